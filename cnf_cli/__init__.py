@@ -1,0 +1,3 @@
+"""Train, attack, harden and measure neural routing solvers."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,78 @@
+"""What both engines share: the decoder's tables, the world a rollout moves in, and the engine's interface."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Protocol
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Everything a POMO-family decoder knows about b instances; made once per instance by `Policy.encode`.
+
+    Step logits of a rollout that started at f, stands at c and has load l left (`.` runs over d, heads split d evenly):
+        query      = first[f] + last[c] + l * load
+        weight_j,h = softmax_j( query_h . key_j,h / sqrt(d / heads) )   over the nodes that are allowed
+        glimpse_h  = sum_j weight_j,h value_j,h
+        logit_j    = clip * tanh( (glimpse . pointer_j + bias_j) / sqrt(d) )
+    The output projection of the attention is already folded into `pointer` and `bias`.
+    """
+
+    last: Float[Tensor, "b n d"]
+    key: Float[Tensor, "b n d"]
+    value: Float[Tensor, "b n d"]
+    pointer: Float[Tensor, "b n d"]
+    bias: Float[Tensor, "b n"]
+    heads: int
+    clip: float
+    first: Float[Tensor, "b n d"] | None = None
+    load: Float[Tensor, " d"] | None = None
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, Tensor):
+                yield f.name, value
+
+    def with_(self, **changes: Tensor) -> Tables:
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class World:
+    """The rules a rollout obeys.
+
+    demand is None: visit every node once, from each start (TSP, ATSP); a tour is n nodes, its start first.
+    demand is given: node 0 is the depot (CVRP); a tour is 0, start, ..., 0, padded with zeros.
+    """
+
+    starts: Int[Tensor, " p"]
+    """The node each of the p rollouts visits first (after the depot, where there is one)."""
+    demand: Float[Tensor, "b n"] | None = None
+    """Share of the capacity; a node is allowed while load + 1e-5 >= demand."""
+
+
+class Engine(Protocol):
+    """Rolls a policy out and differentiates the log-probability of tours."""
+
+    name: str
+
+    def rollout(self, tables: Tables, world: World, seeds: Int[Tensor, " b"] | None = None) -> Int[Tensor, "b p t"]:
+        """Tours for every start: greedy without seeds, else sampled.
+
+        Draw (i, p, t) depends only on seeds[i], the start node of p and the step t, so that neither threads,
+        chunks nor the other rollouts change a result.
+        """
+
+    def score(
+        self, tables: Tables, world: World, tours: Int[Tensor, "b p t"], weight: Float[Tensor, "b p"]
+    ) -> tuple[Float[Tensor, " b"], Float[Tensor, "b p"]]:
+        """(sum_p weight_p log p(tour_p), differentiable with respect to the tables; every log p(tour_p), detached).
+
+        `weight` is a constant: no gradient flows into it. Forced moves (the start, the depot before it, the padding)
+        contribute nothing.
+        """

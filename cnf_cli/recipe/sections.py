@@ -1,0 +1,103 @@
+"""The tables of a recipe. Plugins add their own keys by subclassing one of these as `Params` in their file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Count = Annotated[int, Field(ge=1, le=10**12)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Distribution = Literal["uniform", "rotation", "explosion", "gaussian_mixture"]
+
+
+class Section(BaseModel):
+    """One table of a recipe: frozen, no unknown keys, no NaN."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+class ProblemSection(Section):
+    """Which routing problem, and how its instances are drawn."""
+
+    kind: str = Field("tsp", description="problem plugin: `cnf list problems`")
+    n: int = Field(100, ge=2, le=10_000, description="nodes to visit (customers, for problems with a depot)")
+    dist: Distribution = Field("uniform", description="how the nodes of generated instances lie on the map")
+
+
+class PolicySection(Section):
+    """Which network."""
+
+    kind: str = Field("pomo", description="policy plugin: `cnf list policies`")
+
+
+class PretrainSection(Section):
+    """How the policy is trained from scratch, on clean instances."""
+
+    instances: Count = Field(1_000_000, description="training instances in total")
+    batch_size: Count = Field(64, description="instances per optimizer step")
+    lr: Positive = Field(1e-4, description="Adam's learning rate")
+    weight_decay: float = Field(1e-6, ge=0, description="L2 term inside Adam")
+    decay_last: Share = Field(0.1, description="share of the run, at its end, trained at the lower rate")
+    decay_factor: Share = Field(0.1, description="what the learning rate is multiplied by for that last part")
+    grad_clip: float = Field(0.0, ge=0, description="largest gradient norm; 0 = no clipping, as published")
+    epoch_instances: Count = Field(100_000, description="instances between two validations")
+    validation_count: int = Field(200, ge=0, description="instances of the fixed validation set; 0 = none")
+    sizes: tuple[int, ...] = Field((), description="size curriculum: equal shares of the run at each of these n")
+    seed: Seed = 1234
+
+
+class AttackSection(Section):
+    """How instances are made harder."""
+
+    kind: str = Field("attribute", description="attack plugin: `cnf list attacks`")
+    count: Count = Field(1000, description="clean instances to attack when a data set is made")
+    seed: Seed = 1234
+
+
+class TrainSection(Section):
+    """How an ensemble is hardened."""
+
+    defence: str = Field("cnf", description="defence plugin: `cnf list defences`")
+    models: int = Field(3, ge=1, le=64, description="M, copies of the pretrained policy trained together")
+    instances: Count = Field(5_000_000, description="clean instances in total")
+    batch_size: Count = Field(64, description="B, clean instances per step")
+    lr: Positive = Field(1e-4, description="learning rate of every model")
+    weight_decay: float = Field(1e-6, ge=0, description="L2 term inside Adam")
+    decay_last: Share = Field(0.4, description="share of the run, at its end, trained at the lower rate")
+    decay_factor: Share = Field(0.1, description="what the learning rate is multiplied by for that last part")
+    optimizer: Literal["adam", "sgd"] = Field("adam", description="optimizer of the models")
+    epoch_instances: Count = Field(100_000, description="clean instances between two validations")
+    validation_count: int = Field(200, ge=0, description="instances of each validation set; 0 = none")
+    seed: Seed = 1234
+
+
+class EvaluateSection(Section):
+    """What is measured, and how hard the policy may try."""
+
+    count: Count = Field(1000, description="instances per generated set")
+    augment: int = Field(8, ge=1, le=128, description="copies per instance (x8 symmetries; x16 seeds for ATSP)")
+    decode: Literal["greedy", "sample"] = Field("greedy", description="how a rollout picks its moves")
+    solver: str = Field("auto", description="reference solver: `cnf solvers`")
+    seed: Seed = 4321
+
+
+class VisualizeSection(Section):
+    """Which figures are drawn."""
+
+    figures: tuple[str, ...] = Field((), description="figure kinds; empty = all that apply")
+    count: int = Field(4, ge=1, le=64, description="instances shown per figure")
+
+
+class RuntimeSection(Section):
+    """Where and how fast it runs. Never part of an artifact's key."""
+
+    device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$", description="auto, cpu, cuda, cuda:1, mps")
+    threads: int = Field(0, ge=0, le=4096, description="CPU threads; 0 = as torch chooses")
+    chunk: int = Field(0, ge=0, description="instances per forward pass in evaluation; 0 = chosen from n")
+    engine: Literal["auto", "native", "torch"] = Field("auto", description="rollout engine")
+    precision: Literal["float32", "bfloat16"] = Field("float32", description="bfloat16: mixed precision on CUDA")
+    compile: bool = Field(False, description="torch.compile the encoder on CUDA")
+    tensorboard: bool = Field(False, description="also write TensorBoard events (extra `tensorboard`)")
