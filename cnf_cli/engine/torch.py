@@ -1,0 +1,235 @@
+"""The readable reference engine: step-by-step rollouts and teacher-forced replay in plain torch, on any device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from cnf_cli.engine import random
+from cnf_cli.engine.base import Tables, World
+
+SLACK = 1e-5
+"""A node is allowed while load + SLACK >= demand: float32 loads drift a little along a route."""
+_CHUNK = 1 << 23
+"""Attention weights held at once while replaying; a few of these arrays make up the peak memory."""
+
+
+class TorchEngine:
+    """Implements `Engine` with torch operations only."""
+
+    name = "torch"
+
+    @torch.no_grad()
+    def rollout(self, tables: Tables, world: World, seeds: Int[Tensor, " b"] | None = None) -> Int[Tensor, "b p t"]:
+        """Tours for every start: greedy without seeds, else sampled by `engine.random`."""
+        heads, state = _split(tables), State(tables, world)
+        stream = None if seeds is None else random.streams(seeds.to(state.visited.device), world.starts)
+        tour = list(state.forced)
+        while not state.done():
+            allowed = state.allowed()
+            score = heads.scores(state.place, allowed)
+            if stream is None:
+                # tanh and clipping keep the order, so the best raw score is the best move; ties go to the lowest index.
+                node = score.masked_fill(~allowed, -torch.inf).argmax(-1)
+            else:
+                node = random.pick(heads.log_softmax(score, allowed).exp(), allowed, random.draw(stream, len(tour)))
+            state.move(node)
+            tour.append(node)
+        return torch.stack(tour, -1)
+
+    def score(
+        self, tables: Tables, world: World, tours: Int[Tensor, "b p t"], weight: Float[Tensor, "b p"]
+    ) -> tuple[Float[Tensor, " b"], Float[Tensor, "b p"]]:
+        """(sum_p weight_p log p(tour_p), differentiable once with respect to the tables; every log p, detached).
+
+        The tables' gradients are collected chunk by chunk in the forward pass, so memory does not grow with the steps.
+        """
+        named = dict(tables.tensors())
+        if torch.is_grad_enabled() and any(t.requires_grad for t in named.values()):
+            values: tuple[Tensor, Tensor] = _Score.apply(  # type: ignore[no-untyped-call]
+                tables, world, tours, weight.detach(), tuple(named), *named.values()
+            )
+            return values
+        with torch.no_grad():
+            log_prob = self.log_prob(tables, world, tours)
+        return (weight * log_prob).sum(-1), log_prob
+
+    def log_prob(self, tables: Tables, world: World, tours: Int[Tensor, "b p t"]) -> Float[Tensor, "b p"]:
+        """log p(tour) with the whole graph kept: any order of derivative, also through `world.demand` into the load."""
+        total = torch.zeros(tours.shape[:2], dtype=tables.key.dtype, device=tables.key.device)
+        for part in _replay(tables, world, tours):
+            total = total + part
+        return total
+
+
+class _Score(torch.autograd.Function):
+    """The weighted log-probability whose gradient was already taken when it was computed."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, tables: Tables, world: World, tours: Tensor, weight: Tensor, names: tuple[str, ...], *values: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        # Each instance gets its own copy of the shared load vector, so that its gradient can be scaled on its own.
+        batch = len(tours)
+        own = [v.detach().expand(batch, -1) if v.ndim == 1 else v.detach() for v in values]
+        leaves = [v.clone().requires_grad_(need) for v, need in zip(own, ctx.needs_input_grad[5:], strict=True)]
+        wanted = [leaf for leaf in leaves if leaf.requires_grad]
+        local = tables.with_(**dict(zip(names, leaves, strict=True)))
+        total = torch.zeros(tours.shape[:2], dtype=weight.dtype, device=weight.device)
+        sums = [torch.zeros_like(leaf) for leaf in wanted]
+        with torch.enable_grad():
+            for part in _replay(local, world, tours):
+                total += part.detach()
+                if part.requires_grad:
+                    grads = torch.autograd.grad((weight * part).sum(), wanted, allow_unused=True)
+                    for kept, grad in zip(sums, grads, strict=True):
+                        if grad is not None:
+                            kept += grad
+        ctx.save_for_backward(*sums)
+        ctx.shared = [v.ndim == 1 for v in values]
+        ctx.mark_non_differentiable(total)
+        return (weight * total).sum(-1), total
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor, _unused: Tensor) -> tuple[Tensor | None, ...]:
+        sums = iter(ctx.saved_tensors)
+        out: list[Tensor | None] = []
+        for need, shared in zip(ctx.needs_input_grad[5:], ctx.shared, strict=True):
+            if not need:
+                out.append(None)
+                continue
+            kept = next(sums)
+            scaled = kept * grad.reshape(-1, *[1] * (kept.ndim - 1))
+            out.append(scaled.sum(0) if shared else scaled)
+        return (None, None, None, None, None, *out)
+
+
+def _replay(tables: Tables, world: World, tours: Int[Tensor, "b p t"]) -> Iterator[Float[Tensor, "b p"]]:
+    """Parts of log p(tour), a chunk of steps each, that sum to the whole."""
+    heads, state = _split(tables), State(tables, world)
+    b, p, t = tours.shape
+    n = tables.key.shape[1]
+    steps = max(1, _CHUNK // max(1, b * p * n * tables.heads))
+    begin, end = len(state.forced), t if world.demand is not None else t - 1  # a TSP tour's last move has no choice
+    for low in range(begin, end, steps):
+        wide = min(steps, end - low)
+        seen, allowed = [], []
+        for step in range(low, low + wide):
+            seen.append(state.place)
+            allowed.append(state.allowed())
+            state.move(tours[:, :, step])
+        # One decoder call for the whole chunk: its steps lie side by side on the rollout axis.
+        load = None if seen[0].load is None else torch.cat([s.load for s in seen if s.load is not None], 1)
+        place = Place(torch.cat([s.start for s in seen], 1), torch.cat([s.at for s in seen], 1), load)
+        mask = torch.cat(allowed, 1)
+        chosen = torch.cat(tours[:, :, low : low + wide].unbind(-1), 1)
+        log_p = heads.log_softmax(heads.scores(place, mask), mask)
+        yield log_p.gather(-1, chosen[..., None].long()).view(b, wide, p).sum(1)
+
+
+class Place(NamedTuple):
+    """What a decoder query depends on: where each rollout began, where it stands, what it can still carry."""
+
+    start: Int[Tensor, "b p"]
+    at: Int[Tensor, "b p"]
+    load: Float[Tensor, "b p"] | None
+
+
+class State:
+    """Where every rollout stands and where it may go next."""
+
+    def __init__(self, tables: Tables, world: World) -> None:
+        """All rollouts stand on their start, having come from the depot where there is one."""
+        b, n, _ = tables.key.shape
+        device = tables.key.device
+        start = world.starts.to(device).long().expand(b, -1)
+        self.demand = world.demand
+        self.place = Place(start, start, None if self.demand is None else self.demand.new_ones(start.shape))
+        self.visited = torch.zeros(b, start.shape[1], n, dtype=torch.bool, device=device)
+        self.moves = 0
+        self.forced = (start,) if self.demand is None else (torch.zeros_like(start), start)
+        """The moves that are made without asking the policy."""
+        self.move(start)
+
+    def move(self, node: Int[Tensor, "b p"]) -> None:
+        """Every rollout goes to its node; loads shrink by the demand there and are full again at the depot."""
+        node, load = node.long(), self.place.load
+        self.moves += 1
+        self.visited.scatter_(-1, node[..., None], True)
+        if self.demand is not None and load is not None:
+            left = load - self.demand.gather(1, node)
+            load = torch.where(node == 0, torch.ones_like(left), left)
+        self.place = Place(self.place.start, node, load)
+
+    def allowed(self) -> Bool[Tensor, "b p n"]:
+        """The nodes each rollout may visit next; never empty while all demands are at most 1."""
+        at, load = self.place.at, self.place.load
+        if self.demand is None or load is None:
+            return ~self.visited
+        allowed = ~self.visited & ~(load[..., None] + SLACK < self.demand[:, None, :])
+        # The depot is closed only to a vehicle that stands on it and still has customers to serve.
+        allowed[..., 0] = (at != 0) | self._served()
+        return allowed
+
+    def done(self) -> bool:
+        """True when every rollout has visited all nodes and, with a depot, has come home."""
+        n = self.visited.shape[-1]
+        if self.demand is None:
+            return self.moves >= n
+        if bool(((self.place.at == 0) & self._served()).all()):
+            return True
+        if self.moves > 2 * n:  # each customer is followed by at most one return to the depot
+            raise ValueError("a rollout cannot finish: some demand is larger than the vehicle's capacity")
+        return False
+
+    def _served(self) -> Bool[Tensor, "b p"]:
+        return self.visited[..., 1:].all(-1)
+
+
+@dataclass
+class _Heads:
+    """The tables with keys and values split by head, ready for many queries."""
+
+    tables: Tables
+    key: Float[Tensor, "b h k n"]
+    value: Float[Tensor, "b h n k"]
+    pointer: Float[Tensor, "b d n"]
+
+    def scores(self, place: Place, allowed: Bool[Tensor, "b p n"]) -> Float[Tensor, "b p n"]:
+        """What the clipped logits are made of: (glimpse . pointer_j + bias_j) / sqrt(d)."""
+        t, (start, at, load) = self.tables, place
+        b, p = at.shape
+        d, h = t.last.shape[-1], t.heads
+        query = _rows(t.last, at)
+        if t.first is not None:
+            query = query + _rows(t.first, start)
+        if t.load is not None and load is not None:
+            vector = t.load if t.load.ndim == 1 else t.load[:, None, :]
+            query = query + load[..., None].to(query.dtype) * vector
+        query = query.view(b, p, h, d // h).transpose(1, 2) / math.sqrt(d // h)
+        weight = (query @ self.key).masked_fill(~allowed[:, None], -torch.inf).softmax(-1)
+        glimpse = (weight @ self.value).transpose(1, 2).reshape(b, p, d)
+        return (glimpse @ self.pointer + t.bias[:, None, :]) / math.sqrt(d)
+
+    def log_softmax(self, score: Float[Tensor, "b p n"], allowed: Bool[Tensor, "b p n"]) -> Float[Tensor, "b p n"]:
+        """Log-probabilities of the next node; -inf where it is not allowed."""
+        return (self.tables.clip * score.tanh()).masked_fill(~allowed, -torch.inf).log_softmax(-1)
+
+
+def _split(tables: Tables) -> _Heads:
+    b, n, d = tables.key.shape
+    split = (b, n, tables.heads, d // tables.heads)
+    key = tables.key.reshape(split).permute(0, 2, 3, 1).contiguous()
+    value = tables.value.reshape(split).transpose(1, 2).contiguous()
+    return _Heads(tables, key, value, tables.pointer.transpose(1, 2))
+
+
+def _rows(table: Float[Tensor, "b n d"], index: Int[Tensor, "b p"]) -> Float[Tensor, "b p d"]:
+    return table.gather(1, index[..., None].expand(-1, -1, table.shape[-1]))
