@@ -9,6 +9,10 @@ from typing import Protocol
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from cnf_cli.problems.world import World
+
+__all__ = ["Engine", "Tables", "World"]
+
 
 @dataclass(frozen=True)
 class Tables:
@@ -40,20 +44,6 @@ class Tables:
 
     def with_(self, **changes: Tensor) -> Tables:
         return replace(self, **changes)  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True)
-class World:
-    """The rules a rollout obeys.
-
-    demand is None: visit every node once, from each start (TSP, ATSP); a tour is n nodes, its start first.
-    demand is given: node 0 is the depot (CVRP); a tour is 0, start, ..., 0, padded with zeros.
-    """
-
-    starts: Int[Tensor, " p"]
-    """The node each of the p rollouts visits first (after the depot, where there is one)."""
-    demand: Float[Tensor, "b n"] | None = None
-    """Share of the capacity; a node is allowed while load + 1e-5 >= demand."""
 
 
 class Engine(Protocol):

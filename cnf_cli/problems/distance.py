@@ -15,7 +15,7 @@ def legs(rule: str, start: Array, end: Array) -> Array:
     if rule == "geo":
         return _geo(start, end)
     delta = start - end
-    squared = (delta * delta).sum(-1)
+    squared: Array = (delta * delta).sum(-1)
     if rule == "euclid":
         return np.sqrt(squared)
     if rule == "euc_2d":

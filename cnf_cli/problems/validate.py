@@ -9,11 +9,13 @@ import numpy as np
 from cnf_cli.problems.distance import Array, legs
 
 
-class InvalidTour(ValueError):
+class InvalidTour(ValueError):  # noqa: N818
     """The tour does not solve the instance; the message says why."""
 
 
-def tour_cost(tour: Sequence[int], *, xy: Array | None = None, matrix: Array | None = None, rule: str = "euclid") -> float:
+def tour_cost(
+    tour: Sequence[int], *, xy: Array | None = None, matrix: Array | None = None, rule: str = "euclid"
+) -> float:
     """Cost in float64 of the closed walk through `tour`."""
     at = np.asarray(tour, dtype=np.int64)
     to = np.roll(at, -1)
@@ -50,7 +52,8 @@ def check_tour(
         _check_loads(tour, demand, capacity)
     wrong = [i for i in range(0 if demand is None else 1, nodes) if seen[i] != 1]
     if wrong:
-        raise InvalidTour(f"node {wrong[0]} is visited {seen[wrong[0]]} times" + (f", {len(wrong)} nodes in all" if wrong[1:] else ""))
+        more = f", {len(wrong)} such nodes in all" if wrong[1:] else ""
+        raise InvalidTour(f"node {wrong[0]} is visited {seen[wrong[0]]} times{more}")
     cost = tour_cost(tour, xy=xy, matrix=matrix, rule=rule)
     if not np.isfinite(cost):
         raise InvalidTour("the cost is not finite")
