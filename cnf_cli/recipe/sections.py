@@ -16,7 +16,9 @@ Distribution = Literal["uniform", "rotation", "explosion", "gaussian_mixture"]
 class Section(BaseModel):
     """One table of a recipe: frozen, no unknown keys, no NaN."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, strict=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 class ProblemSection(Section):

@@ -1,0 +1,124 @@
+"""What every command shares: --json, -q, -v, --store, and one sink for what it says."""
+
+from __future__ import annotations
+
+import inspect
+import json as json_module
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from cnf_cli.stages.job import Bars
+    from cnf_cli.store import Store
+
+COMMON = "Common options"
+
+
+@dataclass(frozen=True)
+class Context:
+    """One call of one command: stdout is data, stderr is talk."""
+
+    json: bool = False
+    quiet: bool = False
+    verbose: bool = False
+    store_path: Path = Path("artifacts")
+
+    @cached_property
+    def store(self) -> Store:
+        from cnf_cli.store import Store
+
+        return Store(self.store_path)
+
+    @cached_property
+    def console(self) -> Console:
+        """Talk: stderr."""
+        from rich.console import Console
+
+        return Console(stderr=True, quiet=self.quiet, highlight=False, soft_wrap=not sys.stderr.isatty())
+
+    @cached_property
+    def bars(self) -> Bars:
+        from cnf_cli.cli.progress import make_bars
+
+        return make_bars(self.console, quiet=self.quiet)
+
+    def say(self, text: str) -> None:
+        """One line of talk; markup is not interpreted."""
+        if not self.quiet:
+            self.console.print(text, markup=False)
+
+    def emit(self, data: Any, text: str | None = None) -> None:
+        """The command's result on stdout: one JSON object with --json, else `text`."""
+        if self.json:
+            print(json_module.dumps(data, indent=2 if sys.stdout.isatty() else None, default=str))
+        elif text is not None:
+            print(text)
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
+        """A table on stdout, nothing with --json; columns of numbers are set flush right."""
+        if self.json:
+            return
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        out = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
+        for i, name in enumerate(columns):
+            numeric = bool(rows) and all(isinstance(row[i], int | float) or row[i] is None for row in rows)
+            out.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        for row in rows:
+            out.add_row(*(Text(_cell(value)) for value in row))
+        width = None if sys.stdout.isatty() else max(200, int(os.environ.get("COLUMNS", "0")))
+        Console(width=width, highlight=False).print(out)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+_OPTIONS: Mapping[str, Any] = {
+    "json": Annotated[bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=COMMON)],
+    "quiet": Annotated[bool, typer.Option("--quiet", "-q", help="Only results and errors.", rich_help_panel=COMMON)],
+    "verbose": Annotated[bool, typer.Option("--verbose", "-v", help="Show tracebacks.", rich_help_panel=COMMON)],
+    "store": Annotated[
+        Path, typer.Option("--store", envvar="CNF_STORE", help="The artifact store.", rich_help_panel=COMMON)
+    ],
+}
+_DEFAULTS: Mapping[str, Any] = {"json": False, "quiet": False, "verbose": False, "store": Path("artifacts")}
+
+
+def command(app: typer.Typer, name: str | None = None, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function whose first parameter is a `Context` as a command with the common options."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        hints = get_type_hints(function, include_extras=True)
+        own = list(inspect.signature(function).parameters.values())[1:]
+        parameters = [p.replace(annotation=hints[p.name], kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
+        for key, annotation in _OPTIONS.items():
+            parameters.append(
+                inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=_DEFAULTS[key], annotation=annotation)
+            )
+
+        @wraps(function)
+        def run(**given: Any) -> None:
+            common = {key: given.pop(key) for key in _OPTIONS}
+            function(Context(common["json"], common["quiet"], common["verbose"], common["store"]), **given)
+
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        del run.__wrapped__  # type: ignore[attr-defined]
+        app.command(name, **options)(run)
+        return function
+
+    return register

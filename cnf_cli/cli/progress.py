@@ -1,0 +1,133 @@
+"""Progress: a live bar with rate and ETA on a terminal, a line every few seconds elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from cnf_cli.stages.job import Bar, Bars, Silent
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+EVERY_SECONDS = 5.0
+
+
+def make_bars(console: Console, *, quiet: bool) -> Bars:
+    """The fitting kind of progress for this console."""
+    if quiet:
+        return Silent()
+    return Live(console) if console.is_terminal else Lines(console)
+
+
+def describe(shown: dict[str, float | str]) -> str:
+    """The latest values, short."""
+    return "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items())
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them: 42s, 3m20s, 2h05m, 3d04h."""
+    whole = round(max(0.0, seconds))
+    for size, unit, smaller, small_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= size:
+            return f"{whole // size}{unit}{whole % size // smaller:02d}{small_unit}"
+    return f"{whole}s"
+
+
+class Lines:
+    """A line at the start, every few seconds, and at the end."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def say(self, text: str) -> None:
+        self.console.print(text, markup=False)
+
+    @contextmanager
+    def bar(self, what: str, total: int, unit: str, done: int = 0) -> Iterator[Bar]:
+        bar = _LineBar(self, what, total, unit, done)
+        yield bar
+        bar.line(last=True)
+
+
+class _LineBar:
+    def __init__(self, lines: Lines, what: str, total: int, unit: str, done: int) -> None:
+        self.lines, self.what, self.total, self.unit = lines, what, total, unit
+        self.done = self.started_at = done
+        self.shown: dict[str, float | str] = {}
+        self.started = self.last = time.monotonic()
+
+    def advance(self, amount: int = 1, **shown: float | str) -> None:
+        self.done += amount
+        self.shown.update(shown)
+        if time.monotonic() - self.last >= EVERY_SECONDS:
+            self.line()
+
+    def line(self, last: bool = False) -> None:
+        self.last = time.monotonic()
+        spent = self.last - self.started
+        rate = (self.done - self.started_at) / spent if spent > 0 else 0.0
+        left = f"{duration((self.total - self.done) / rate)} left" if rate > 0 and not last else f"in {duration(spent)}"
+        share = f"{100 * self.done / self.total:.0f}%" if self.total else "100%"
+        parts = [f"{self.what}: {self.done:,}/{self.total:,} {self.unit} ({share})", f"{rate:.4g}/s", left]
+        self.lines.say("  ".join([*parts, describe(self.shown)]).rstrip())
+
+
+class Live:
+    """Rich bars, one below the other, that stay when they are done."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.progress: Progress | None = None
+        self.open = 0
+
+    def say(self, text: str) -> None:
+        (self.progress.console if self.progress else self.console).print(text, markup=False)
+
+    @contextmanager
+    def bar(self, what: str, total: int, unit: str, done: int = 0) -> Iterator[Bar]:
+        if self.progress is None:
+            self.progress = self._columns()
+            self.progress.start()
+        self.open += 1
+        task = self.progress.add_task(what, total=total, completed=done, unit=unit, rate="", shown="")
+        bar = _LiveBar(self.progress, task, done)
+        try:
+            yield bar
+        finally:
+            self.open -= 1
+            if not self.open:
+                self.progress.stop()
+                self.progress = None
+
+    def _columns(self) -> Progress:
+        from rich import progress as p
+
+        return p.Progress(
+            p.TextColumn("{task.description}", markup=False),
+            p.BarColumn(),
+            p.TextColumn("{task.completed:,.0f}/{task.total:,.0f} {task.fields[unit]}"),
+            p.TextColumn("{task.fields[rate]}", style="cyan"),
+            p.TimeElapsedColumn(),
+            p.TextColumn("eta"),
+            p.TimeRemainingColumn(),
+            p.TextColumn("{task.fields[shown]}", style="dim", markup=False),
+            console=self.console,
+            refresh_per_second=4,
+        )
+
+
+class _LiveBar:
+    def __init__(self, progress: Progress, task: TaskID, done: int) -> None:
+        self.progress, self.task = progress, task
+        self.started, self.done = time.monotonic(), 0
+        self.shown: dict[str, float | str] = {}
+
+    def advance(self, amount: int = 1, **shown: float | str) -> None:
+        self.done += amount
+        self.shown.update(shown)
+        rate = self.done / max(1e-9, time.monotonic() - self.started)
+        self.progress.update(self.task, advance=amount, rate=f"{rate:.4g}/s", shown=describe(self.shown))

@@ -1,0 +1,93 @@
+"""What all stage commands share: --plan, --force, --no-deps, the table of steps, and the artifact's id on stdout."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cnf_cli.cli import complete
+from cnf_cli.cli.context import Context
+
+if TYPE_CHECKING:
+    from cnf_cli.recipe import Recipe
+    from cnf_cli.recipe.sections import RuntimeSection
+    from cnf_cli.stages.runner import Runner, Step, Task
+    from cnf_cli.store import Manifest
+
+RUN = "Running"
+Target = Annotated[str, typer.Argument(help="A recipe file, or a problem: tsp, cvrp.", autocompletion=complete.targets)]
+Nodes = Annotated[int | None, typer.Option("--n", help="Nodes to visit (customers, with a depot).", min=2)]
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. train.models=5.")]
+Plan = Annotated[bool, typer.Option("--plan", help="Say what would run, and why; run nothing.", rich_help_panel=RUN)]
+Force = Annotated[bool, typer.Option("--force", help="Run again even if the result is there.", rich_help_panel=RUN)]
+NoDeps = Annotated[bool, typer.Option("--no-deps", help="Refuse to run missing earlier stages.", rich_help_panel=RUN)]
+Alias = Annotated[str | None, typer.Option("--as", help="Also give the result this alias.", rich_help_panel=RUN)]
+With = Annotated[
+    list[str] | None, typer.Option("--with", help="Policy artifact: id, prefix or alias.", autocompletion=complete.aliases)
+]
+
+
+def recipe_for(target: str, n: int | None, overrides: list[str] | None) -> Recipe:
+    """The recipe in a file, or the defaults for a problem; `--n` and `--set` on top."""
+    from cnf_cli import plugins
+    from cnf_cli.errors import RecipeError, did_you_mean
+    from cnf_cli.recipe.load import finish, load_recipe
+
+    sets = ([f"problem.n={n}"] if n is not None else []) + list(overrides or ())
+    if target in plugins.kinds("problems"):
+        size = n if n is not None else 100
+        return finish(f"{target}{size}", {"problem": {"kind": target, "n": size}}, {}, sets)
+    if not target.endswith(".toml") and not Path(target).exists():
+        near = did_you_mean(target, plugins.kinds("problems"))
+        hint = f"did you mean '{near}'?" if near else f"problems: {', '.join(plugins.kinds('problems'))}; recipes end in .toml"
+        raise RecipeError(f"'{target}' is neither a problem nor a recipe file", hint=hint)
+    return load_recipe(Path(target), sets)
+
+
+@dataclass
+class Launch:
+    """Runs or plans one task for a command, and prints what a user wants to see of it."""
+
+    ctx: Context
+    runtime: RuntimeSection
+    plan: bool = False
+    force: bool = False
+    deps: bool = True
+    alias: str | None = None
+
+    def run(self, task: Task) -> Manifest | None:
+        """The artifact; None when only the plan was asked for. The artifact's id, or a JSON object, goes to stdout."""
+        runner = self.runner()
+        if self.plan:
+            self._show(runner.plan(task, force=self.force))
+            return None
+        steps: list[Step] = []
+        runner.on_step = lambda step: self._note(step, steps)
+        manifest = runner.run(task, force=self.force, deps=self.deps)
+        if self.alias:
+            self.ctx.store.tag(self.alias, manifest.key)
+        for warning in manifest.checks.get("warnings", ()):
+            self.ctx.say(f"warning: {warning}")
+        told = {"id": manifest.key, "stage": manifest.stage, "hit": steps[-1].state == "hit", "checks": manifest.checks}
+        self.ctx.emit(told, manifest.key)
+        return manifest
+
+    def runner(self) -> Runner:
+        """A runner against this command's store, with its progress."""
+        from cnf_cli.stages.runner import Runner
+
+        return Runner(self.ctx.store, self.runtime, self.ctx.bars, tuple(["cnf", *sys.argv[1:]]))
+
+    def _note(self, step: Step, steps: list[Step]) -> None:
+        steps.append(step)
+        what = "found in the store" if step.state == "hit" else f"running ({step.why})"
+        self.ctx.say(f"{step.stage}: {what}  {(step.key or '')[:12]}")
+
+    def _show(self, steps: list[Step]) -> None:
+        rows = [(s.stage, s.state, (s.key or "")[:12], s.why) for s in steps]
+        self.ctx.emit({"plan": [{"stage": s.stage, "state": s.state, "key": s.key, "why": s.why} for s in steps]})
+        self.ctx.table(("stage", "state", "key", "why"), rows)

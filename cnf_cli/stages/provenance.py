@@ -1,0 +1,68 @@
+"""Where a result comes from: code, versions, machine, time, command."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import cnf_cli
+
+_PACKAGES = ("torch", "numpy", "h5py", "safetensors", "pydantic", "typer")
+
+
+def provenance(command: tuple[str, ...], seconds: float) -> dict[str, Any]:
+    """Facts about this run, for the manifest; none of them enters a key."""
+    return {
+        "cnf": cnf_cli.__version__,
+        "git": git_commit(),
+        "versions": versions(),
+        "python": platform.python_version(),
+        "machine": {"system": platform.platform(), "cpu": cpu_name(), "cores": os.cpu_count()},
+        "world_size": int(os.environ.get("WORLD_SIZE", "1")),
+        "command": list(command),
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "seconds": round(seconds, 3),
+    }
+
+
+def versions() -> dict[str, str]:
+    """The installed versions of the packages that results depend on."""
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+@cache
+def git_commit() -> str | None:
+    """The commit of the source tree this package runs from, marked when there are local changes."""
+    root = Path(cnf_cli.__file__).parent.parent
+    if not (root / ".git").exists():
+        return None
+    try:
+        asked = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+        answer = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip() or None
+
+
+@cache
+def cpu_name() -> str:
+    """The processor's name as the system tells it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -1,0 +1,193 @@
+"""Plan, cache, resume and record: everything about running stages that is the same for all of them."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cnf_cli import interrupt
+from cnf_cli.errors import ArtifactError
+from cnf_cli.recipe.sections import RuntimeSection, Section
+from cnf_cli.stages.job import Artifact, Bars, Job, Silent
+from cnf_cli.stages.provenance import provenance
+from cnf_cli.store import Input, Manifest, Store, make_key
+
+
+@dataclass(frozen=True)
+class Task:
+    """A stage that is wanted, with the tasks or artifacts it reads."""
+
+    stage: str
+    sections: Mapping[str, Section]
+    inputs: Mapping[str, Task | Manifest] = field(default_factory=dict)
+    alias: str | None = None
+    """The ref that will point at the result."""
+    command: str = ""
+    """What a user would type to run this stage alone."""
+
+    @property
+    def module(self) -> Any:
+        return importlib.import_module(f"cnf_cli.stages.{self.stage}")
+
+    def dumped(self) -> dict[str, Any]:
+        return {name: section.model_dump(mode="json") for name, section in self.sections.items()}
+
+    def key(self, inputs: Mapping[str, Manifest]) -> str:
+        return make_key(self.stage, self.module.VERSION, self.dumped(), {n: m.digest for n, m in inputs.items()})
+
+
+@dataclass(frozen=True)
+class Step:
+    """One line of a plan."""
+
+    stage: str
+    state: str
+    """"hit", "miss", or "waits" where an input has to be made first."""
+    key: str | None
+    why: str
+
+
+@dataclass
+class Runner:
+    """Runs tasks against a store."""
+
+    store: Store
+    runtime: RuntimeSection = field(default_factory=RuntimeSection)
+    bars: Bars = field(default_factory=Silent)
+    command: tuple[str, ...] = ()
+    on_step: Callable[[Step], None] = lambda _: None
+    _done: dict[int, Manifest] = field(default_factory=dict)
+
+    def plan(self, task: Task, *, force: bool = False) -> list[Step]:
+        """What `run` would do, in order, without doing it."""
+        steps: list[Step] = []
+        self._plan(task, steps, force, {})
+        return steps
+
+    def _plan(self, task: Task, steps: list[Step], force: bool, seen: dict[int, Manifest | None]) -> Manifest | None:
+        if id(task) in seen:
+            return seen[id(task)]
+        inputs: dict[str, Manifest] = {}
+        missing = ""
+        for name, source in task.inputs.items():
+            found = self._plan(source, steps, False, seen) if isinstance(source, Task) else source
+            if found is None:
+                missing = missing or (source.stage if isinstance(source, Task) else name)
+            else:
+                inputs[name] = found
+        if missing:
+            steps.append(Step(task.stage, "waits", None, f"needs the result of {missing}"))
+            return seen.setdefault(id(task), None)
+        key = task.key(inputs)
+        found = None if force else self.store.find(key)
+        why = "forced" if force else "" if found else self._why(task, inputs)
+        steps.append(Step(task.stage, "hit" if found else "miss", key, why))
+        return seen.setdefault(id(task), found)
+
+    def run(self, task: Task, *, force: bool = False, deps: bool = True) -> Manifest:
+        """The task's artifact, from the store or made now; its inputs are made first unless `deps` is False."""
+        if id(task) in self._done:
+            return self._done[id(task)]
+        inputs: dict[str, Manifest] = {}
+        for name, source in task.inputs.items():
+            if isinstance(source, Manifest):
+                inputs[name] = source
+                continue
+            if not deps:
+                self._refuse_missing(task, source)
+            inputs[name] = self.run(source)
+        key = task.key(inputs)
+        found = None if force else self.store.find(key)
+        if found is None:
+            self.on_step(Step(task.stage, "miss", key, self._why(task, inputs)))
+            found = self._make(task, key, inputs, fresh=force)
+        else:
+            self.on_step(Step(task.stage, "hit", key, ""))
+        if task.alias and self.store.refs().get(task.alias) != key:
+            self._tag(task.alias, key)
+        self._done[id(task)] = found
+        return found
+
+    def _refuse_missing(self, task: Task, source: Task) -> None:
+        steps = self.plan(source)
+        if steps[-1].state != "hit":
+            raise ArtifactError(
+                f"{task.stage} needs the result of {source.stage}, which is not in the store",
+                hint=f"`{source.command}` makes it." if source.command else "leave out --no-deps to make it.",
+            )
+
+    def _make(self, task: Task, key: str, inputs: Mapping[str, Manifest], *, fresh: bool) -> Manifest:
+        if fresh:
+            self.store.drop_work(key)
+        job = Job(
+            sections=task.sections,
+            inputs={name: Artifact(self.store, manifest) for name, manifest in inputs.items()},
+            work=self.store.work(key),
+            runtime=self.runtime,
+            bars=self.bars,
+        )
+        started = time.monotonic()
+        with interrupt.polite():
+            result = task.module.run(job)
+        facts = provenance(self.command, time.monotonic() - started)
+        manifest = self.store.commit(
+            key,
+            result.files,
+            stage=task.stage,
+            version=task.module.VERSION,
+            sections=task.dumped(),
+            inputs={name: Input(m.key, m.digest) for name, m in inputs.items()},
+            provenance={**facts, **job.provenance},
+            checks=dict(result.checks),
+        )
+        self.store.drop_work(key)
+        return manifest
+
+    def _tag(self, alias: str, key: str) -> None:
+        try:
+            self.store.tag(alias, key)
+        except OSError:
+            self.bars.say(f"the store is read-only: alias {alias} was not set")
+
+    def _why(self, task: Task, inputs: Mapping[str, Manifest]) -> str:
+        """The first part of the key that differs from the nearest artifact of the same stage."""
+        wanted = dict(_parts(task.module.VERSION, task.dumped(), {n: m.digest for n, m in inputs.items()}))
+        best: list[str] | None = None
+        for manifest in self.store.manifests(task.stage):
+            digests = {name: entry.digest for name, entry in manifest.inputs.items()}
+            have = dict(_parts(manifest.version, manifest.sections, digests))
+            differs = [part for part in {**have, **wanted} if have.get(part) != wanted.get(part)]
+            if best is None or len(differs) < len(best):
+                best, nearest = differs, have
+        if best is None:
+            return "never run"
+        if not best:
+            return "the stored result is damaged"
+        first = best[0]
+        more = f" (and {len(best) - 1} more)" if best[1:] else ""
+        return f"{first}: {_short(nearest.get(first))} -> {_short(wanted.get(first))}{more}"
+
+
+def _parts(version: int, sections: Mapping[str, Any], digests: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    """The parts of a key, named as a user knows them."""
+    yield "stage version", version
+    for name, value in sections.items():
+        yield from _leaves(name, value)
+    for name, digest in digests.items():
+        yield f"input {name}", digest[:12]
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves(f"{name}.{key}", inner)
+    else:
+        yield name, value
+
+
+def _short(value: Any) -> str:
+    text = "absent" if value is None else str(value)
+    return text if len(text) <= 32 else text[:29] + "..."

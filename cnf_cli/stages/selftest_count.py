@@ -1,0 +1,36 @@
+"""First half of `cnf selftest`: count to a number, slowly, saving its place, so that caching and resuming can be seen."""
+
+from __future__ import annotations
+
+import time
+
+from cnf_cli.recipe.sections import Section
+from cnf_cli.stages.job import Job, Result
+from cnf_cli.stages.files import write_atomic
+
+VERSION = 1
+
+
+class SelftestSection(Section):
+    """How far to count."""
+
+    numbers: int = 50
+    pause_seconds: float = 0.005
+
+
+def run(job: Job) -> Result:
+    """Writes the numbers below `numbers`, one per line."""
+    section = job.section("selftest")
+    saved = job.work / "state"
+    done = saved.read_text().splitlines() if saved.exists() else []
+    with job.bars.bar("counting", section.numbers, "numbers", len(done)) as bar:
+        while len(done) < section.numbers:
+            time.sleep(section.pause_seconds)
+            done.append(str(len(done)))
+            bar.advance()
+            if len(done) % 10 == 0 or job.stopping():
+                write_atomic(saved, "\n".join(done).encode())
+                job.pause_point()
+    out = job.work / "numbers.txt"
+    out.write_text("\n".join(done) + "\n")
+    return Result({"numbers.txt": out}, {"count": len(done)})

@@ -1,0 +1,15 @@
+"""Second half of `cnf selftest`: add up what the first half counted."""
+
+from __future__ import annotations
+
+from cnf_cli.stages.job import Job, Result
+
+VERSION = 1
+
+
+def run(job: Job) -> Result:
+    """Writes the sum of the numbers."""
+    total = sum(int(line) for line in job.inputs["numbers"].path("numbers.txt").read_text().split())
+    out = job.work / "sum.txt"
+    out.write_text(f"{total}\n")
+    return Result({"sum.txt": out}, {"sum": total})

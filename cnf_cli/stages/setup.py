@@ -1,0 +1,96 @@
+"""Device, threads, engine and ranks: how a stage runs, never what it computes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from cnf_cli.engine import get_engine
+from cnf_cli.engine.base import Engine
+from cnf_cli.errors import RecipeError
+from cnf_cli.recipe.sections import RuntimeSection
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Where the work happens."""
+
+    device: torch.device
+    engine: Engine
+    rank: int = 0
+    world: int = 1
+
+    def mine(self, total: int) -> slice:
+        """The rows of a batch that this rank works on."""
+        if total % self.world:
+            raise RecipeError(f"a batch of {total} does not divide over {self.world} ranks", hint="--set pretrain.batch_size=...")
+        share = total // self.world
+        return slice(self.rank * share, (self.rank + 1) * share)
+
+    def average(self, module: nn.Module) -> None:
+        """Gradients become their mean over all ranks; nothing to do on one."""
+        if self.world == 1:
+            return
+        grads = [p.grad for p in module.parameters() if p.grad is not None]
+        flat = torch.cat([g.reshape(-1) for g in grads])
+        torch.distributed.all_reduce(flat)
+        flat /= self.world
+        at = 0
+        for grad in grads:
+            grad.copy_(flat[at : at + grad.numel()].view_as(grad))
+            at += grad.numel()
+
+    def mean(self, value: float) -> float:
+        """The mean of a number over all ranks."""
+        if self.world == 1:
+            return value
+        tensor = torch.tensor([value], device=self.device, dtype=torch.float64)
+        torch.distributed.all_reduce(tensor)
+        return float(tensor.item()) / self.world
+
+    def agree(self, flag: bool) -> bool:
+        """True on all ranks when it is true on any: ranks must stop together."""
+        return self.mean(float(flag)) > 0
+
+
+@contextmanager
+def set_up(runtime: RuntimeSection) -> Iterator[Setup]:
+    """Device, engine and process group are ready; threads and group are put back afterwards."""
+    world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    threads = torch.get_num_threads()
+    if runtime.threads:
+        torch.set_num_threads(runtime.threads)
+    device = pick_device(runtime.device)
+    if world > 1 and not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield Setup(device, get_engine(runtime.engine, device), rank, world)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def pick_device(wanted: str) -> torch.device:
+    """The device a recipe asks for; under torchrun each local rank takes its own GPU."""
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted == "cuda" and "LOCAL_RANK" in os.environ:
+        wanted = f"cuda:{os.environ['LOCAL_RANK']}"
+    device = torch.device(wanted)
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not available[device.type]:
+        raise RecipeError(f"runtime.device: this machine has no {device.type} device", hint="--set runtime.device=cpu")
+    return device
+
+
+def seeds(seed: int, count: int) -> Tensor:
+    """One rollout seed per instance."""
+    rng = torch.Generator().manual_seed(seed)
+    return torch.randint(2**62, (count,), generator=rng)
+
+
+Reduce = Callable[[nn.Module], None]

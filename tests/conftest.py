@@ -1,0 +1,35 @@
+"""Shared by all tests: where the public data is, no network, jaxtyping checks on."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED = Path(os.environ.get("CNF_SHARED", ROOT.parent / "shared"))
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of public instances and weights; tests that need it skip without it."""
+    if not (SHARED / "data").is_dir():
+        pytest.skip("the public data folder is not there (CNF_SHARED)")
+    return SHARED
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only addresses of this machine can be reached (promise 19)."""
+    connect = socket.socket.connect
+
+    def guarded(self: socket.socket, address: object) -> object:
+        host = address[0] if isinstance(address, tuple) else "local"
+        if self.family != socket.AF_UNIX and host not in ("127.0.0.1", "::1", "localhost"):
+            raise OSError(f"a test tried to reach {address}")
+        return connect(self, address)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket.socket, "connect", guarded)

@@ -1,0 +1,69 @@
+"""The runner: hits, misses, reasons, forced reruns, refusals, damage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cnf_cli.errors import ArtifactError
+from cnf_cli.stages.runner import Runner, Task
+from cnf_cli.stages.selftest_count import SelftestSection
+from cnf_cli.store import Store
+
+
+def tasks(numbers: int = 20) -> tuple[Task, Task]:
+    count = Task("selftest_count", {"selftest": SelftestSection(numbers=numbers, pause_seconds=0)}, command="cnf selftest")
+    return count, Task("selftest_sum", {}, {"numbers": count}, alias="t/sum")
+
+
+def test_second_run_is_a_hit(tmp_path: Path) -> None:
+    """The same task twice runs once, and its alias points at the artifact."""
+    runner, (_, total) = Runner(Store(tmp_path)), tasks()
+    manifest = runner.run(total)
+    assert manifest.checks == {"sum": 190}
+    again = Runner(Store(tmp_path))
+    seen = []
+    again.on_step = seen.append
+    assert again.run(total).key == manifest.key
+    assert [s.state for s in seen] == ["hit", "hit"]
+    assert Store(tmp_path).refs() == {"t/sum": manifest.key}
+
+
+def test_plan_names_the_first_difference(tmp_path: Path) -> None:
+    """A miss says which part of the key differs from the nearest artifact; what waits for it says so."""
+    runner = Runner(Store(tmp_path))
+    assert [s.why for s in runner.plan(tasks()[1])] == ["never run", "needs the result of selftest_count"]
+    runner.run(tasks()[1])
+    steps = runner.plan(tasks(30)[1])
+    assert [s.state for s in steps] == ["miss", "waits"]
+    assert steps[0].why == "selftest.numbers: 20 -> 30"
+    assert [s.state for s in runner.plan(tasks()[1])] == ["hit", "hit"]
+
+
+def test_equal_bytes_keep_downstream_cached(tmp_path: Path) -> None:
+    """A forced rerun that yields equal bytes leaves the stage after it a hit."""
+    runner = Runner(Store(tmp_path))
+    runner.run(tasks()[1])
+    Runner(Store(tmp_path)).run(tasks()[0], force=True)
+    assert [s.state for s in runner.plan(tasks()[1])] == ["hit", "hit"]
+
+
+def test_no_deps_refuses_and_names_the_command(tmp_path: Path) -> None:
+    """Without deps a missing input is an error that ends in the command to type."""
+    with pytest.raises(ArtifactError) as caught:
+        Runner(Store(tmp_path)).run(tasks()[1], deps=False)
+    assert "cnf selftest" in (caught.value.hint or "")
+
+
+def test_damage_becomes_a_miss_and_is_repaired(tmp_path: Path) -> None:
+    """A shortened blob is a miss; running again repairs it."""
+    store = Store(tmp_path)
+    manifest = Runner(store).run(tasks()[1])
+    blob = store.open(manifest.key, "sum.txt")
+    blob.chmod(0o644)
+    blob.write_bytes(b"")
+    assert Runner(store).plan(tasks()[1])[-1].state == "miss"
+    assert "damaged" in Runner(store).plan(tasks()[1])[-1].why
+    Runner(store).run(tasks()[1])
+    assert store.verify(deep=True).problems == []
