@@ -1,0 +1,181 @@
+"""Use a policy: roll it out, solve with the best of many rollouts, and the loss that trains it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from cnf_cli.engine import random
+from cnf_cli.engine.base import Engine, Tables
+from cnf_cli.problems.base import BaseProblem
+from cnf_cli.problems.instances import Instances
+
+_ROOM = 1 << 21
+"""Rollouts times nodes that an evaluation holds at once: a decoder step has as many weights for each head."""
+_SAME = 1e-6
+"""Costs this close, relatively, are one tour seen twice (turned round, or begun elsewhere)."""
+
+
+class Encoder(Protocol):
+    """Any policy: a network that turns instances into a decoder's tables."""
+
+    def encode(self, inst: Instances, *, second_order: bool = False) -> Tables: ...
+
+
+@dataclass(frozen=True)
+class Solved:
+    """The best that m models found for b instances, on the CPU; costs in float64 on the instances as given."""
+
+    cost: Float[Tensor, "m b"]
+    tour: Int[Tensor, "m b t"]
+    """The tour with that cost, padded with -1."""
+    cost_plain: Float[Tensor, "m b"]
+    """The best cost without augmented copies."""
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What a training step saw, detached."""
+
+    tours: Int[Tensor, "b p t"]
+    cost: Float[Tensor, "b p"]
+    log_prob: Float[Tensor, "b p"]
+
+    @property
+    def best(self) -> Float[Tensor, " b"]:
+        """The lowest cost of each instance's rollouts."""
+        return self.cost.amin(1)
+
+
+@torch.no_grad()
+def rollout(
+    policy: Encoder,
+    problem: BaseProblem,
+    inst: Instances,
+    engine: Engine,
+    *,
+    seeds: Int[Tensor, " b"] | None = None,
+    starts: int | None = None,
+) -> tuple[Int[Tensor, "b p t"], Float[Tensor, "b p"]]:
+    """(tours, their costs) from all starts: greedy without seeds, else sampled."""
+    tours = engine.rollout(policy.encode(inst), problem.world(inst, starts), seeds)
+    return tours, problem.cost(inst, tours)
+
+
+def reinforce_losses(
+    policy: Encoder,
+    problem: BaseProblem,
+    inst: Instances,
+    engine: Engine,
+    seeds: Int[Tensor, " b"],
+    starts: int | None = None,
+) -> tuple[Float[Tensor, " b"], Sampled]:
+    """Each instance's REINFORCE loss with the rollouts' mean cost as its baseline, and what was sampled.
+
+    loss_i = mean_p (cost_ip - mean_p cost_ip) log p(tour_ip)
+    """
+    tables, world = policy.encode(inst), problem.world(inst, starts)
+    with torch.no_grad():
+        tours = engine.rollout(tables, world, seeds)
+        cost = problem.cost(inst, tours)
+        weight = (cost - cost.mean(1, keepdim=True)) / cost.shape[1]
+    losses, log_prob = engine.score(tables, world, tours, weight)
+    return losses, Sampled(tours, cost, log_prob)
+
+
+def reinforce_loss(
+    policy: Encoder,
+    problem: BaseProblem,
+    inst: Instances,
+    engine: Engine,
+    seeds: Int[Tensor, " b"],
+    starts: int | None = None,
+) -> tuple[Float[Tensor, ""], Sampled]:
+    """The mean of the instances' losses: what one training step descends."""
+    losses, sampled = reinforce_losses(policy, problem, inst, engine, seeds, starts)
+    return losses.mean(), sampled
+
+
+@torch.no_grad()
+def solve(
+    policies: Sequence[Encoder],
+    problem: BaseProblem,
+    inst: Instances,
+    engine: Engine,
+    *,
+    augment: int = 8,
+    seeds: Int[Tensor, " b"] | None = None,
+    chunk: int = 0,
+) -> Solved:
+    """The best tour of every model for every instance, over all starts and augmented copies.
+
+    chunk: instances per forward pass; 0 bounds memory by the instances' size, if need be one copy at a time.
+    Sampled copies draw from seeds of their own: copy a of model m from fold(seed, m * augment + a).
+    """
+    rows = chunk * augment if chunk else max(1, _ROOM // inst.nodes**2)
+    group = max(1, rows // augment)
+    models = []
+    for m, policy in enumerate(policies):
+        parts = []
+        for low in range(0, len(inst), group):
+            few = inst[low : low + group]
+            own = None if seeds is None else _copies(seeds[low : low + group], m, augment)
+            parts.append(_best(policy, problem, few, engine, augment, own, rows))
+        models.append([_join(list(piece)) for piece in zip(*parts, strict=True)])
+    cost, plain, tour = (_join([model[i][None] for model in models]) for i in range(3))
+    return Solved(cost, tour, plain)
+
+
+def _copies(seeds: Int[Tensor, " b"], model: int, augment: int) -> Int[Tensor, " b*k"]:
+    copy = torch.arange(augment, device=seeds.device) + model * augment
+    return random.fold(seeds[:, None], copy[None, :]).flatten()
+
+
+def _best(
+    policy: Encoder,
+    problem: BaseProblem,
+    inst: Instances,
+    engine: Engine,
+    augment: int,
+    seeds: Int[Tensor, " b*k"] | None,
+    rows: int,
+) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"], Int[Tensor, "b t"]]:
+    """(cost, cost without copies, best tour) of each instance."""
+    copies = problem.augment(inst, augment) if augment > 1 else inst
+    costs, tours = [], []
+    for cut in _cuts(len(copies), rows):
+        tour, cost = rollout(policy, problem, copies[cut], engine, seeds=None if seeds is None else seeds[cut])
+        at = _first_best(cost)
+        costs.append(cost.gather(1, at[:, None])[:, 0])
+        tours.append(tour.gather(1, at[:, None, None].expand(-1, 1, tour.shape[-1]))[:, 0])
+    cost, tour = _join(costs).view(len(inst), augment), _join(tours).view(len(inst), augment, -1)
+    at = _first_best(cost)
+    best = tour.gather(1, at[:, None, None].expand(-1, 1, tour.shape[-1]))
+    exact = Instances(**{k: None if v is None else v.cpu().double() for k, v in vars(inst).items()})
+    # Only tours that end at the depot, node 0, differ in length: standing there is free.
+    both = problem.cost(exact, torch.cat([best, tour[:, :1]], 1).clamp_min(0).cpu())
+    return both[:, 0], both[:, 1], best[:, 0].cpu()
+
+
+def _cuts(count: int, size: int) -> Iterator[slice]:
+    for low in range(0, count, size):
+        yield slice(low, low + size)
+
+
+def _first_best(cost: Float[Tensor, "b p"]) -> Int[Tensor, " b"]:
+    """The first rollout whose cost is the lowest but for rounding: the same one whatever the chunk size."""
+    limit = cost.amin(1, keepdim=True) * (1 + _SAME)
+    return (cost <= limit).int().argmax(1)
+
+
+def _join(parts: Sequence[Tensor]) -> Tensor:
+    """Concatenated; tours of different length are padded with -1."""
+    if parts[0].is_floating_point():
+        return torch.cat(list(parts))
+    longest = max(part.shape[-1] for part in parts)
+    return torch.cat([torch.nn.functional.pad(part, (0, longest - part.shape[-1]), value=-1) for part in parts])
