@@ -1,0 +1,52 @@
+"""Instances written as TSPLIB or VRPLIB text, so that every other solver can read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from cnf_cli.errors import DataError
+from cnf_cli.formats.files import replacing
+from cnf_cli.formats.item import Item
+from cnf_cli.formats.tours import number_text
+from cnf_cli.formats.tsplib import PROBLEMS, RULES
+
+SUFFIX = {"tsp": ".tsp", "atsp": ".atsp", "cvrp": ".vrp"}
+
+
+def write(path: Path, item: Item) -> None:
+    """Afterwards `path` reads back as the same instance; unrounded distances, which TSPLIB has not, are refused."""
+    with replacing(Path(path)) as temp:
+        temp.write_text(render(item), encoding="utf-8", newline="\n")
+
+
+def render(item: Item) -> str:
+    """The instance as TSPLIB or VRPLIB text."""
+    types = {rule: name for name, rule in RULES.items()}
+    kinds = {problem: name for name, problem in PROBLEMS.items()}
+    if item.rule not in types or item.problem not in kinds:
+        raise DataError(
+            f"{item.problem} with distance rule {item.rule} cannot be written as TSPLIB",
+            hint="export it as .h5 or .csv: TSPLIB rounds distances to whole numbers",
+        )
+    n = item.nodes
+    order = np.argsort(item.numbers, kind="stable")
+    numbers = item.numbers[order]
+    rows = [f"NAME : {item.name}", f"TYPE : {kinds[item.problem]}", f"DIMENSION : {n}"]
+    rows.append(f"EDGE_WEIGHT_TYPE : {types[item.rule]}")
+    if item.matrix is not None:
+        rows.append("EDGE_WEIGHT_FORMAT : FULL_MATRIX")
+    if item.capacity is not None:
+        rows.append(f"CAPACITY : {number_text(item.capacity)}")
+    if item.xy is not None:
+        rows.append("NODE_COORD_SECTION" if item.matrix is None else "DISPLAY_DATA_SECTION")
+        rows += [f"{i} {number_text(x)} {number_text(y)}" for i, (x, y) in zip(numbers, item.xy[order], strict=True)]
+    if item.matrix is not None:
+        rows.append("EDGE_WEIGHT_SECTION")
+        rows += [" ".join(number_text(v) for v in row) for row in item.matrix[np.ix_(order, order)]]
+    if item.demand is not None:
+        rows.append("DEMAND_SECTION")
+        rows += [f"{i} {number_text(q)}" for i, q in zip(numbers, item.demand[order], strict=True)]
+        rows += ["DEPOT_SECTION", str(int(item.numbers[0])), "-1"]
+    return "\n".join([*rows, "EOF", ""])

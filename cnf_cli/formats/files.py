@@ -1,0 +1,82 @@
+"""Reading and replacing one file: a regular file of bounded size in, a complete file or none out."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from cnf_cli.errors import DataError
+
+MAX_BINARY = 2 << 30
+MAX_TEXT = 256 << 20
+
+
+def file_size(path: Path, limit: int = MAX_BINARY) -> int:
+    """The size of a regular file; a missing file, a pipe, a device or a file above `limit` bytes is refused."""
+    try:
+        info = path.stat()
+    except OSError as error:
+        raise DataError(f"cannot read {path.name}: {error.strerror}", at=str(path), hint="check the path") from None
+    if not stat.S_ISREG(info.st_mode):
+        raise DataError(f"{path.name} is not a regular file", at=str(path), hint="copy it to a plain file first")
+    if info.st_size > limit:
+        raise DataError(
+            f"{path.name} has {info.st_size} bytes, more than the {limit} this format is read up to",
+            at=str(path),
+            hint="split it into smaller files and import them together",
+        )
+    return info.st_size
+
+
+def read_bytes(path: Path, limit: int = MAX_BINARY) -> bytes:
+    """The whole content of a regular file of at most `limit` bytes."""
+    file_size(path, limit)
+    try:
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise DataError(
+            f"cannot read {path.name}: {error.strerror}", at=str(path), hint="check its mode bits"
+        ) from None
+    if len(data) > limit:  # grew between the two calls
+        raise DataError(f"{path.name} grew while it was read", at=str(path), hint="try again when it is complete")
+    return data
+
+
+def read_text(path: Path, limit: int = MAX_TEXT) -> str:
+    """The file as text; bytes outside ASCII (names in comments) never stop it, a NUL byte does."""
+    data = read_bytes(path, limit)
+    if b"\0" in data:
+        line = data.count(b"\n", 0, data.index(b"\0")) + 1
+        raise DataError(
+            f"{path.name} is not a text file", at=f"{path}:{line}", hint="`cnf import` names what a file really is"
+        )
+    return data.decode("latin-1")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its place when the block succeeds and is removed when it fails."""
+    path = Path(path)
+    temp = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        yield temp
+        with temp.open("rb") as file:
+            os.fsync(file.fileno())
+        temp.replace(path)
+    except OSError as error:
+        raise DataError(
+            f"cannot write {path.name}: {error.strerror or error}", at=str(path), hint="check the folder and its space"
+        ) from error
+    finally:
+        with suppress(OSError):
+            temp.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
