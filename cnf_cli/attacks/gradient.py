@@ -1,0 +1,98 @@
+"""Roll policies out and differentiate the attack's objective with respect to an instance's attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from cnf_cli.attacks.base import Policy
+from cnf_cli.engine.base import Engine, Tables, World
+from cnf_cli.engine.torch import TorchEngine
+from cnf_cli.problems.instances import Instances
+
+_GRAPH = 1 << 24
+"""Attention weights kept at once when demands are attacked: that path holds the whole graph of its instances."""
+
+
+@dataclass(frozen=True)
+class Rolled:
+    """What a policy did on some instances."""
+
+    tours: Int[Tensor, "b p t"]
+    cost: Float[Tensor, "b p"]
+
+    @property
+    def best(self) -> Float[Tensor, " b"]:
+        """The lowest cost over the starts."""
+        return self.cost.amin(-1)
+
+
+@torch.no_grad()
+def roll(policy: Policy, problem: Any, engine: Engine, inst: Instances, seeds: Tensor | None) -> Rolled:
+    """One rollout from every start: greedy without seeds, else sampled."""
+    tours = engine.rollout(policy.encode(inst), problem.world(inst), seeds)
+    return Rolled(tours, problem.cost(inst, tours))
+
+
+def gradient(
+    policy: Policy, problem: Any, engine: Engine, inst: Instances, rolled: Rolled, objective: str, wanted: Sequence[str]
+) -> dict[str, Tensor]:
+    """d/dx of mean_p[(c_p / mean c) L_p] for each instance and wanted attribute ("xy", "demand"), tours held fixed.
+
+    hac differentiates the costs too, greedy only the numerator, detached neither; advantage weighs by c / mean c - 1.
+    """
+    if "demand" not in wanted:
+        return _gradient(policy, problem, engine, inst, rolled, objective, wanted)
+    p, t = rolled.tours.shape[1:]
+    most = max(1, _GRAPH // max(1, p * t * inst.nodes * 8))
+    parts = [
+        _gradient(policy, problem, engine, inst[i : i + most], _part(rolled, i, i + most), objective, wanted)
+        for i in range(0, len(inst), most)
+    ]
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _part(rolled: Rolled, low: int, high: int) -> Rolled:
+    return Rolled(rolled.tours[low:high], rolled.cost[low:high])
+
+
+@torch.enable_grad()
+def _gradient(
+    policy: Policy, problem: Any, engine: Engine, inst: Instances, rolled: Rolled, objective: str, wanted: Sequence[str]
+) -> dict[str, Tensor]:
+    leaves = {name: getattr(inst, name).detach().clone().requires_grad_() for name in wanted}
+    moved = inst.detach().with_(**leaves)
+    tables, world = policy.encode(moved), problem.world(moved)
+    cost = problem.cost(moved, rolled.tours)
+    share = ratio(cost, detach=objective == "greedy")
+    weight = share.detach() - (1.0 if objective == "advantage" else 0.0)
+    total, log_prob = _score(engine, tables, world, rolled.tours, weight)
+    if objective in ("hac", "greedy"):
+        total = total + (log_prob.detach() * share).sum(-1)
+    found = torch.autograd.grad(total.sum(), list(leaves.values()), allow_unused=True)
+    count = rolled.tours.shape[1]
+    return {
+        name: torch.zeros_like(leaf) if grad is None else grad / count
+        for (name, leaf), grad in zip(leaves.items(), found, strict=True)
+    }
+
+
+def _score(engine: Engine, tables: Tables, world: World, tours: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """(sum_p weight_p L_p, L); through the tables alone, or also through the vehicle's load when demands are attacked."""
+    if world.demand is None or not world.demand.requires_grad:
+        return engine.score(tables, world, tours, weight)
+    log_prob = TorchEngine().log_prob(tables, world, tours)
+    return (weight * log_prob).sum(-1), log_prob
+
+
+def ratio(cost: Float[Tensor, "b p"], *, detach: bool = False) -> Float[Tensor, "b p"]:
+    """c_p / mean_p c, and 1 where all nodes coincide and every tour costs nothing."""
+    mean = cost.mean(-1, keepdim=True)
+    mean = mean.detach() if detach else mean
+    none = mean <= 1e-12
+    return torch.where(none, torch.ones_like(cost), cost / torch.where(none, torch.ones_like(mean), mean))
