@@ -1,0 +1,166 @@
+"""What every defence shares: the clock, seeds, costs of a model on instances, and one REINFORCE update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from cnf_cli.attacks.base import Attack, Attacked, frozen
+from cnf_cli.attacks.gradient import Rolled, roll
+from cnf_cli.engine.base import Engine
+from cnf_cli.engine.random import seeds_from
+from cnf_cli.policies.run import reinforce_losses
+from cnf_cli.problems.base import BaseProblem
+from cnf_cli.problems.instances import Instances
+from cnf_cli.recipe.sections import TrainSection
+
+Reduce = Callable[[nn.Module], None]
+"""Averages a module's gradients over the ranks of a distributed run."""
+Metrics = dict[str, float]
+Model = Any
+"""An `nn.Module` that is also a `policies.run.Encoder`."""
+Weigh = Callable[[Rolled, Float[Tensor, "b p"]], Float[Tensor, " b"]]
+"""From what was rolled out, and its log-probabilities, to the weight of each instance's loss."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Where the run stands."""
+
+    step: int
+    epoch: int
+    """0 in the first epoch."""
+    progress: float
+    """Share of the run's instances seen before this step, in [0, 1]."""
+
+
+class BaseDefence:
+    """A defence without modules of its own; subclasses write `step`."""
+
+    def __init__(self, params: TrainSection, *, problem: BaseProblem, engine: Engine, attack: Attack) -> None:
+        self.params: Any = params
+        self.problem, self.engine, self.attack = problem, engine, attack
+
+    def setup(self, models: Sequence[Model], device: torch.device | str, rng: torch.Generator) -> None:
+        """Everything the defence owns exists, on `device`."""
+
+    def modules(self) -> dict[str, nn.Module]:
+        """What is saved beside the models."""
+        return {}
+
+    def optimizers(self) -> dict[str, Optimizer]:
+        """The optimizers of `modules`."""
+        return {}
+
+    def step(
+        self,
+        models: Sequence[Model],
+        optimizers: Sequence[Optimizer],
+        clean: Instances,
+        *,
+        clock: Clock,
+        rng: torch.Generator,
+        reduce: Reduce | None = None,
+    ) -> Metrics:
+        """One update of the ensemble from one clean batch."""
+        raise NotImplementedError
+
+    def roll(self, model: Model, inst: Instances, seeds: Int[Tensor, " b"]) -> Rolled:
+        """Sampled tours of `model` in evaluation mode, without gradients."""
+        with frozen([model]):
+            return roll(model, self.problem, self.engine, inst, seeds)
+
+    def replay(self, model: Model, inst: Instances, rolled: Rolled) -> tuple[Float[Tensor, " b"], Float[Tensor, "b p"]]:
+        """(the REINFORCE loss of each instance on tours sampled before, their log-probabilities now)."""
+        world = self.problem.world(inst)
+        return self.engine.score(model.encode(inst), world, rolled.tours, advantage(rolled.cost))
+
+    def reinforce(
+        self,
+        model: Model,
+        optimizer: Optimizer,
+        inst: Instances,
+        seeds: Int[Tensor, " b"],
+        *,
+        reduce: Reduce | None = None,
+        rolled: Rolled | None = None,
+        weigh: Weigh | None = None,
+    ) -> Metrics:
+        """The model took one optimizer step on the loss over `inst`, the plain mean unless `weigh` gives weights.
+
+        `rolled` are on-policy tours sampled earlier under the same weights; without it, new ones are sampled.
+        No instances means no step, unless other ranks may have some.
+        """
+        optimizer.zero_grad(set_to_none=True)
+        if len(inst) == 0:
+            return self._nothing(model, optimizer, reduce)
+        model.train()
+        if rolled is None:
+            loss, seen = reinforce_losses(model, self.problem, inst, self.engine, seeds)
+            rolled, log_p = Rolled(seen.tours, seen.cost), seen.log_prob
+        else:
+            loss, log_p = self.replay(model, inst, rolled)
+        total = loss.mean() if weigh is None else (weigh(rolled, log_p) * loss).sum()
+        torch.autograd.backward(total)
+        apply(model, optimizer, reduce)
+        return {"loss": float(total.detach()), "cost": float(rolled.best.mean())}
+
+    def _nothing(self, model: Model, optimizer: Optimizer, reduce: Reduce | None) -> Metrics:
+        if reduce is not None:  # every rank must join the average
+            for parameter in model.parameters():
+                parameter.grad = torch.zeros_like(parameter)
+            apply(model, optimizer, reduce)
+        return {"loss": 0.0}
+
+
+def apply(module: nn.Module, optimizer: Optimizer, reduce: Reduce | None) -> None:
+    """The gradients, averaged over ranks, took effect."""
+    if reduce is not None:
+        reduce(module)
+    optimizer.step()
+
+
+def advantage(cost: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
+    """Each rollout's cost above its instance's mean, divided by the number of rollouts: the weight of its log p."""
+    return (cost - cost.mean(-1, keepdim=True)) / cost.shape[-1]
+
+
+def draw_seeds(rng: torch.Generator, *shape: int, device: torch.device | str = "cpu") -> Int[Tensor, "..."]:
+    """Rollout seeds of that shape."""
+    count = 1
+    for size in shape:
+        count *= size
+    return seeds_from(rng, count).view(*shape).to(device)
+
+
+def number(metrics: Sequence[Metrics]) -> Metrics:
+    """The models' metrics as one flat dict: `loss_0`, `loss_1`, ..."""
+    return {f"{name}_{j}": value for j, own in enumerate(metrics) for name, value in own.items()}
+
+
+def attack_each(attack: Attack, models: Sequence[Model], clean: Instances, rng: torch.Generator) -> list[Attacked]:
+    """Each model's local attack on the same clean batch, all with the same step sizes."""
+    step = attack.draw(len(clean), rng)
+    return [attack([model], clean, rng=rng, step=step) for model in models]
+
+
+def hardness(rolled: Rolled, log_p: Float[Tensor, "b p"]) -> Float[Tensor, " b"]:
+    """(c / mean c) log p of each instance's best rollout (Eq. 4), detached; 0 is hardest.
+
+    The ratio of a map of zero length is 1.
+    """
+    best = rolled.cost.argmin(-1, keepdim=True)
+    mean = rolled.cost.mean(-1)
+    share = torch.where(mean > 0, rolled.cost.gather(-1, best)[:, 0] / mean.clamp_min(1e-12), torch.ones_like(mean))
+    return share * log_p.detach().gather(-1, best)[:, 0]
+
+
+def part_of(rolled: Rolled, rows: Int[Tensor, " k"]) -> Rolled:
+    """The rollouts of some instances."""
+    return Rolled(rolled.tours[rows], rolled.cost[rows])
