@@ -1,4 +1,4 @@
-"""Move nodes (and demands) up the gradient of (c/b) log p: the paper's attack, as published, as written, and bounded."""
+"""Move nodes (and demands) up the gradient of (c/b) log p: the paper's attack, as released, as written, bounded."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from cnf_cli.attacks.base import Attacked, Policy, frozen, measure
+from cnf_cli.attacks.base import Attacked, frozen, measure, named
 from cnf_cli.attacks.gradient import Rolled, gradient, roll
 from cnf_cli.attacks.hardness import Hardest
 from cnf_cli.attacks.moves import Bounded, Free
 from cnf_cli.engine.base import Engine
 from cnf_cli.engine.random import seeds_from
-from cnf_cli.errors import RecipeError
+from cnf_cli.policies.run import Encoder
 from cnf_cli.problems.instances import Instances
 from cnf_cli.recipe.sections import AttackSection, Section
 
@@ -28,10 +28,10 @@ class BudgetSection(Section):
     """Bounds on what the attack may change; all zero = none, as published."""
 
     radius: float = Field(
-        0.0, ge=0, le=2, description="farthest a node may move (l2 per node, map widths); 0 = no bound"
+        default=0.0, ge=0, le=2, description="farthest a node may move (l2 per node, map widths); 0 = no bound"
     )
-    demand: int = Field(0, ge=0, le=1000, description="most units a demand may change; 0 = no bound")
-    nodes: int = Field(0, ge=0, le=10_000, description="most nodes that may change at all; 0 = all of them")
+    demand: int = Field(default=0, ge=0, le=1000, description="most units a demand may change; 0 = no bound")
+    nodes: int = Field(default=0, ge=0, le=10_000, description="most nodes that may change at all; 0 = all of them")
 
 
 class Params(AttackSection):
@@ -104,7 +104,7 @@ class Attack:
 
     def __call__(
         self,
-        policies: Sequence[Policy],
+        policies: Sequence[Encoder],
         clean: Instances,
         *,
         rng: torch.Generator,
@@ -119,7 +119,7 @@ class Attack:
         with frozen(policies):
             return self._run(policies, clean, rng, alpha) if len(clean) else Attacked(clean, {"alpha": alpha})
 
-    def _run(self, policies: Sequence[Policy], clean: Instances, rng: torch.Generator, alpha: Tensor) -> Attacked:
+    def _run(self, policies: Sequence[Encoder], clean: Instances, rng: torch.Generator, alpha: Tensor) -> Attacked:
         bounded = Bounded(self.problem, clean, self.names, self.params.budget, self.params.steps)
         hardest = Hardest(policies, self.problem, self.engine) if self.keep else None
         before = hardest.offer(clean) if hardest else None
@@ -148,18 +148,18 @@ class Attack:
         return Attacked(now, stats | measure(clean, now), best, clean_cost)
 
     def _seeded(
-        self, policies: Sequence[Policy], inst: Instances, rng: torch.Generator
-    ) -> list[tuple[Policy, Tensor | None]]:
+        self, policies: Sequence[Encoder], inst: Instances, rng: torch.Generator
+    ) -> list[tuple[Encoder, Tensor | None]]:
         """Every policy with the same seeds: what differs between them is then the policy, not the luck of the draw."""
         seeds = None if self.objective == "greedy" else seeds_from(rng, len(inst)).to(inst.device)
         return [(policy, seeds) for policy in policies]
 
-    def _roll(self, policy: Policy, inst: Instances, seeds: Tensor | None) -> Rolled:
+    def _roll(self, policy: Encoder, inst: Instances, seeds: Tensor | None) -> Rolled:
         return roll(policy, self.problem, self.engine, inst, seeds)
 
     def _ascend(
         self,
-        policies: Sequence[Policy],
+        policies: Sequence[Encoder],
         now: Instances,
         rolls: Sequence[Rolled],
         best: Int[Tensor, " b"],
@@ -210,25 +210,10 @@ def _or(given: str, otherwise: str) -> str:
 
 def _names(params: Params, problem: Any) -> tuple[str, ...]:
     """The problem's own names of the attributes to attack."""
-    has = tuple(problem.movable)
-    places = next((name for name in ("xy", "customers") if name in has), None)
-    if places is None:
-        raise RecipeError(
-            f"the attribute attack moves coordinates, and {problem.kind} has none",
-            hint="`cnf list attacks` says what each attack changes",
-        )
     budget = params.budget
     if params.attributes:
-        names = tuple(places if name in ("xy", "customers") else name for name in params.attributes)
-    elif params.bounded:
-        names = (places,) if budget.radius or not budget.demand else ()
-        names += ("demand",) if budget.demand else ()
-    else:
-        names = (places, "demand") if params.mode == "paper" and "demand" in has else (places,)
-    unknown = [name for name in names if name not in has]
-    if unknown:
-        raise RecipeError(
-            f"{problem.kind} has no '{unknown[0]}' to attack; it has {', '.join(has)}",
-            hint=f"--set 'attack.attributes=[\"{places}\"]'",
-        )
-    return tuple(dict.fromkeys(names))
+        return named(params.attributes, problem)
+    if params.bounded:
+        places = ("xy",) if budget.radius or not budget.demand else ()
+        return named((*places, "demand") if budget.demand else places, problem)
+    return named(("xy", "demand") if params.mode == "paper" and "demand" in problem.movable else ("xy",), problem)

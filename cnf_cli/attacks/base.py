@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cnf_cli.policies.run import Encoder as Policy
+from cnf_cli.errors import RecipeError
+from cnf_cli.policies.run import Encoder
 from cnf_cli.problems.instances import Instances
 
 MOVED = 1e-6
@@ -42,12 +43,30 @@ class Attack(Protocol):
 
     def __call__(
         self,
-        policies: Sequence[Policy],
+        policies: Sequence[Encoder],
         clean: Instances,
         *,
         rng: torch.Generator,
         step: Float[Tensor, " b"] | None = None,
     ) -> Attacked: ...
+
+
+def named(wanted: Sequence[str], problem: Any) -> tuple[str, ...]:
+    """The problem's own names of the wanted attributes: "xy" and "customers" are one, the nodes' places."""
+    has = tuple(problem.movable)
+    places = next((name for name in ("xy", "customers") if name in has), None)
+    if places is None:
+        raise RecipeError(
+            f"this attack moves coordinates, and {problem.kind} has none",
+            hint="`cnf list attacks` says what each attack changes",
+        )
+    names = tuple(dict.fromkeys(places if name in ("xy", "customers") else name for name in wanted))
+    for name in names:
+        if name not in has:
+            raise RecipeError(
+                f"{problem.kind} has no '{name}' to attack; it has {', '.join(has)}", hint="`cnf list attacks`"
+            )
+    return names
 
 
 def measure(clean: Instances, attacked: Instances) -> dict[str, Float[Tensor, " b"]]:

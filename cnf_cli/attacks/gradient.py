@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cnf_cli.attacks.base import Policy
 from cnf_cli.engine.base import Engine, Tables, World
 from cnf_cli.engine.torch import TorchEngine
+from cnf_cli.policies.run import Encoder
 from cnf_cli.problems.instances import Instances
 
 _GRAPH = 1 << 24
@@ -33,14 +33,20 @@ class Rolled:
 
 
 @torch.no_grad()
-def roll(policy: Policy, problem: Any, engine: Engine, inst: Instances, seeds: Tensor | None) -> Rolled:
+def roll(policy: Encoder, problem: Any, engine: Engine, inst: Instances, seeds: Tensor | None) -> Rolled:
     """One rollout from every start: greedy without seeds, else sampled."""
     tours = engine.rollout(policy.encode(inst), problem.world(inst), seeds)
     return Rolled(tours, problem.cost(inst, tours))
 
 
 def gradient(
-    policy: Policy, problem: Any, engine: Engine, inst: Instances, rolled: Rolled, objective: str, wanted: Sequence[str]
+    policy: Encoder,
+    problem: Any,
+    engine: Engine,
+    inst: Instances,
+    rolled: Rolled,
+    objective: str,
+    wanted: Sequence[str],
 ) -> dict[str, Tensor]:
     """d/dx of mean_p[(c_p / mean c) L_p] for each instance and wanted attribute ("xy", "demand"), tours held fixed.
 
@@ -63,7 +69,13 @@ def _part(rolled: Rolled, low: int, high: int) -> Rolled:
 
 @torch.enable_grad()
 def _gradient(
-    policy: Policy, problem: Any, engine: Engine, inst: Instances, rolled: Rolled, objective: str, wanted: Sequence[str]
+    policy: Encoder,
+    problem: Any,
+    engine: Engine,
+    inst: Instances,
+    rolled: Rolled,
+    objective: str,
+    wanted: Sequence[str],
 ) -> dict[str, Tensor]:
     leaves = {name: getattr(inst, name).detach().clone().requires_grad_() for name in wanted}
     moved = inst.detach().with_(**leaves)
@@ -83,7 +95,7 @@ def _gradient(
 
 
 def _score(engine: Engine, tables: Tables, world: World, tours: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """(sum_p weight_p L_p, L); through the tables alone, or also through the vehicle's load when demands are attacked."""
+    """(sum_p weight_p L_p, L), differentiable through the tables, and through the load when demands are attacked."""
     if world.demand is None or not world.demand.requires_grad:
         return engine.score(tables, world, tours, weight)
     log_prob = TorchEngine().log_prob(tables, world, tours)

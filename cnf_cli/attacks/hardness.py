@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cnf_cli.attacks.base import Policy
 from cnf_cli.attacks.gradient import Rolled, roll
 from cnf_cli.engine.base import Engine
+from cnf_cli.policies.run import Encoder
 from cnf_cli.problems.instances import Instances, concatenate
 
 
@@ -21,7 +21,7 @@ class Hardest:
     Hardness = (the policies' best greedy cost) / (the cheapest known tour) - 1, never more than the true gap.
     """
 
-    def __init__(self, policies: Sequence[Policy], problem: Any, engine: Engine) -> None:
+    def __init__(self, policies: Sequence[Encoder], problem: Any, engine: Engine) -> None:
         self.policies, self.problem, self.engine = policies, problem, engine
         self.candidates: list[Instances] = []
         self.costs: list[Float[Tensor, " b"]] = []

@@ -85,7 +85,7 @@ class Bounded:
 
     def _heat(self, field: str, gradient: Tensor) -> Float[Tensor, "b n"]:
         size = gradient.norm(dim=-1) if gradient.ndim == 3 else gradient.abs()
-        size = size * self.masks[field]
+        size = torch.where(self.masks[field], size, torch.zeros_like(size))
         return size / size.amax(-1, keepdim=True).clamp_min(1e-30)
 
 
@@ -127,7 +127,7 @@ def units_of(clean: Instances) -> Float[Tensor, "b n"]:
 
 
 def near_units(units: Float[Tensor, "b n"], clean: Instances, most: int) -> Float[Tensor, "b n"]:
-    """Units at most `most` from the clean ones and in 1..min(9, capacity), or no farther outside than the clean ones."""
+    """Units at most `most` from the clean ones and in 1..min(9, capacity), or no farther outside than those."""
     assert clean.capacity is not None
     was = units_of(clean)
     top = torch.maximum(was, clean.capacity.floor().clamp(max=MOST_DEMAND)[:, None])
