@@ -33,7 +33,7 @@ class Solved:
 
     cost: Float[Tensor, "m b"]
     tour: Int[Tensor, "m b t"]
-    """The tour with that cost, padded with -1."""
+    """The tour with that cost, padded with -1; with a depot it starts and ends there."""
     cost_plain: Float[Tensor, "m b"]
     """The best cost without augmented copies."""
 
@@ -128,7 +128,7 @@ def solve(
             parts.append(_best(policy, problem, few, engine, augment, own, rows))
         models.append([_join(list(piece)) for piece in zip(*parts, strict=True)])
     cost, plain, tour = (_join([model[i][None] for model in models]) for i in range(3))
-    return Solved(cost, tour, plain)
+    return Solved(cost, _trim(tour) if problem.depots else tour, plain)
 
 
 def _copies(seeds: Int[Tensor, " b"], model: int, augment: int) -> Int[Tensor, " b*k"]:
@@ -171,6 +171,13 @@ def _first_best(cost: Float[Tensor, "b p"]) -> Int[Tensor, " b"]:
     """The first rollout whose cost is the lowest but for rounding: the same one whatever the chunk size."""
     limit = cost.amin(1, keepdim=True) * (1 + _SAME)
     return (cost <= limit).int().argmax(1)
+
+
+def _trim(tour: Int[Tensor, "m b t"]) -> Int[Tensor, "m b t"]:
+    """One depot after the last customer, then -1, as short as the longest tour: the same whatever the chunk size."""
+    place = torch.arange(tour.shape[-1])
+    last = torch.where(tour > 0, place, 0).amax(-1, keepdim=True)
+    return tour.masked_fill(place > last + 1, -1)[..., : int(last.max()) + 2]
 
 
 def _join(parts: Sequence[Tensor]) -> Tensor:
