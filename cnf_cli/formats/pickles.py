@@ -183,7 +183,8 @@ def _scalar(_: _Machine, dtype: Any, data: Any) -> float | int:
     kind = np.dtype("<" + dtype.code)
     if len(data) != kind.itemsize:
         raise _BadError("a numpy number has a wrong size")
-    return np.frombuffer(data, kind)[0].item()
+    value: float | int = np.frombuffer(data, kind)[0].item()
+    return value
 
 
 def _nothing(_: _Machine) -> tuple[()]:
@@ -248,6 +249,11 @@ def _append_one(m: _Machine) -> None:
     m.append([value])
 
 
+def _tuple(m: _Machine) -> None:
+    items = m.close()  # swaps the stack, so it comes first
+    m.stack.append(tuple(items))
+
+
 _STEPS: dict[int, Callable[[_Machine], Any]] = {
     0x80: lambda m: m.take(1),  # PROTO
     0x95: lambda m: m.take(8),  # FRAME: only a hint for buffering
@@ -256,7 +262,7 @@ _STEPS: dict[int, Callable[[_Machine], Any]] = {
     ord(")"): lambda m: m.stack.append(()),
     ord("a"): _append_one,
     ord("e"): lambda m: m.append(m.close()),
-    ord("t"): lambda m: m.stack.append(tuple(m.close())),
+    ord("t"): _tuple,
     0x85: lambda m: m.tuple_of(1),
     0x86: lambda m: m.tuple_of(2),
     0x87: lambda m: m.tuple_of(3),
