@@ -20,7 +20,7 @@ def get_engine(name: str = "auto", device: torch.device | str = "cpu") -> Engine
     if name not in ("auto", "native"):
         raise ValueError(f"no engine {name!r}")
     on_cpu = str(device).startswith("cpu")
-    native = _native() if on_cpu else None
+    native = _if_built() if on_cpu else None
     if native is not None:
         return native
     if name == "auto":
@@ -42,7 +42,7 @@ def _torch() -> Engine:
     return TorchEngine()
 
 
-def _native() -> Engine | None:
+def _if_built() -> Engine | None:  # `_native` is the extension module's name
     try:
         native = import_module("cnf_cli.engine.native")
     except ImportError:

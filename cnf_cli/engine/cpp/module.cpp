@@ -1,0 +1,197 @@
+// cnf_cli.engine._native: checks arrays, spreads instances over threads, lets Python run meanwhile.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernel.h"
+#include "workers.h"
+
+namespace nb = nanobind;
+using namespace cnf;
+
+template <class T, int N>
+using Array = nb::ndarray<T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
+template <class T, int N>
+using Maybe = std::optional<Array<T, N>>;
+
+static std::vector<const Kernel *> kernels() {
+    std::vector<const Kernel *> found;
+#if defined(CNF_X86)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl"))
+        found.push_back(kernel_avx512());
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) found.push_back(kernel_avx2());
+#endif
+    found.push_back(kernel_base());
+    return found;
+}
+
+static const Kernel &pick(const std::string &isa) {
+    for (const Kernel *k : kernels())
+        if (isa.empty() || isa == k->name) return *k;
+    throw nb::value_error(("this processor or build has no kernels for " + isa).c_str());
+}
+
+static void require(bool good, const char *what) {
+    if (!good) throw nb::value_error(what);
+}
+
+// One aligned buffer per worker.
+class Scratch {
+  public:
+    Scratch(int workers, size_t bytes) {
+        for (int k = 0; k < workers; ++k)
+            pieces.emplace_back(static_cast<char *>(::operator new(bytes + 64, std::align_val_t(64))));
+    }
+    void *operator[](int k) { return pieces[k].get(); }
+
+  private:
+    struct Free {
+        void operator()(char *p) const { ::operator delete(p, std::align_val_t(64)); }
+    };
+    std::vector<std::unique_ptr<char, Free>> pieces;
+};
+
+template <class Work>
+static void spread(Task &task, int items, int threads, const Work &work) {
+    int stop = 0;
+    std::atomic<int> failure{DONE};
+    bool interrupted = false;
+    task.stop = &stop;
+    {
+        nb::gil_scoped_release free;
+        run(
+            items, threads, stop,
+            [&](int worker, int item) {
+                const Status status = work(worker, item);
+                if (status > STOPPED) {
+                    failure = status;
+                    __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
+                }
+            },
+            [&] {
+                nb::gil_scoped_acquire hold;
+                if (!interrupted && PyErr_CheckSignals() != 0) interrupted = true;
+                return !interrupted;
+            });
+    }
+    if (interrupted) throw nb::python_error();
+    require(failure != CANNOT_FINISH, "a rollout cannot finish: some demand is larger than the vehicle's capacity");
+    require(failure != BAD_TOUR, "a tour does not visit every node once from its start");
+}
+
+struct Tables {
+    Array<const float, 3> last, key, value, pointer;
+    Array<const float, 2> bias;
+    Maybe<const float, 3> first;
+    Maybe<const float, 1> load;
+    Maybe<const float, 2> demand;
+    Array<const int64_t, 1> starts;
+};
+
+static Task task_of(const Tables &x, int heads, float clip) {
+    Task task{};
+    task.b = int(x.key.shape(0)), task.n = int(x.key.shape(1)), task.d = int(x.key.shape(2));
+    task.p = int(x.starts.shape(0)), task.heads = heads, task.clip = clip;
+    const auto fits = [&](const auto &a) {
+        return int(a.shape(0)) == task.b && int(a.shape(1)) == task.n && (a.ndim() < 3 || int(a.shape(2)) == task.d);
+    };
+    require(fits(x.last) && fits(x.value) && fits(x.pointer) && fits(x.bias), "tables differ in shape");
+    require(!x.first || fits(*x.first), "first differs in shape from key");
+    require(!x.demand || fits(*x.demand), "demand is not b x n");
+    require(!x.load || int(x.load->shape(0)) == task.d, "load is not d wide");
+    require(heads >= 1 && heads <= MAX_HEADS && task.d % heads == 0, "heads must divide d and be at most 16");
+    require(task.n >= 1 && task.n <= MAX_NODES, "too many nodes");
+    task.last = x.last.data(), task.key = x.key.data(), task.value = x.value.data(), task.pointer = x.pointer.data();
+    task.bias = x.bias.data(), task.starts = x.starts.data();
+    task.first = x.first ? x.first->data() : nullptr;
+    task.demand = x.demand ? x.demand->data() : nullptr;
+    task.load = x.load && x.demand ? x.load->data() : nullptr;
+    for (int p = 0; p < task.p; ++p) require(task.starts[p] >= 0 && task.starts[p] < task.n, "a start is not a node");
+    return task;
+}
+
+static void rollout(const Tables &x, int heads, float clip, Maybe<const int64_t, 1> seeds, Array<int16_t, 3> moves,
+                    Array<int32_t, 2> length, int threads, const std::string &isa) {
+    Task task = task_of(x, heads, clip);
+    const Kernel &kernel = pick(isa);
+    task.t = int(moves.shape(2));
+    require(int(moves.shape(0)) == task.b && int(moves.shape(1)) == task.p, "moves is not b x p x t");
+    require(int(length.shape(0)) == task.b && int(length.shape(1)) == task.p, "length is not b x p");
+    require(task.t >= (task.demand ? 2 : task.n), "moves has too little room");
+    require(!seeds || int(seeds->shape(0)) == task.b, "one seed per instance");
+    task.seeds = seeds ? seeds->data() : nullptr;
+    task.moves = moves.data(), task.length = length.data();
+    if (!task.b || !task.p) return;
+    // Few instances: give each thread a share of the rollouts. A rollout never looks at another, so nothing changes.
+    threads = threads < 1 ? 1 : threads;
+    int parts = task.b >= 2 * threads || task.b % threads == 0 ? 1 : threads;
+    parts = parts < task.p ? parts : task.p;
+    Scratch scratch(threads, kernel.rollout_bytes(task, (task.p + parts - 1) / parts));
+    spread(task, task.b * parts, threads, [&](int worker, int item) {
+        const int part = item % parts;
+        return kernel.rollout(task, item / parts, int(int64_t(task.p) * part / parts),
+                              int(int64_t(task.p) * (part + 1) / parts), scratch[worker]);
+    });
+}
+
+static void score(const Tables &x, int heads, float clip, Array<const int64_t, 3> tours, Array<const float, 2> weight,
+                  Array<float, 1> total, Array<float, 2> log_prob, std::vector<nb::ndarray<float, nb::c_contig>> grads,
+                  int threads, const std::string &isa) {
+    Task task = task_of(x, heads, clip);
+    const Kernel &kernel = pick(isa);
+    task.t = int(tours.shape(2));
+    require(int(tours.shape(0)) == task.b && int(tours.shape(1)) == task.p, "tours is not b x p x t");
+    require(int(weight.shape(0)) == task.b && int(weight.shape(1)) == task.p, "weight is not b x p");
+    require(int(log_prob.shape(0)) == task.b && int(log_prob.shape(1)) == task.p, "log_prob is not b x p");
+    require(int(total.shape(0)) == task.b, "total is not b");
+    require(task.demand ? task.t >= 2 : task.t == task.n, "tours have the wrong length");
+    task.tours = tours.data(), task.weight = weight.data(), task.log_prob = log_prob.data(), task.total = total.data();
+    if (!grads.empty()) {
+        require(grads.size() == 7, "seven gradients or none");
+        const size_t rows = size_t(task.b) * task.n * task.d, load = size_t(task.b) * task.d;
+        const size_t size[7] = {rows, rows, rows, rows, size_t(task.b) * task.n, task.first ? rows : 0, task.load ? load : 0};
+        float **out[7] = {&task.d_last,    &task.d_key,  &task.d_value, &task.d_pointer,
+                          &task.d_bias, &task.d_first, &task.d_load};
+        for (int g = 0; g < 7; ++g) {
+            require(grads[g].size() == size[g], "a gradient has the wrong size");
+            *out[g] = grads[g].data();
+        }
+    }
+    if (!task.b || !task.p) return;
+    threads = threads < 1 ? 1 : threads < task.b ? threads : task.b;
+    Scratch scratch(threads, kernel.score_bytes(task));
+    spread(task, task.b, threads, [&](int worker, int item) { return kernel.score(task, item, scratch[worker]); });
+}
+
+NB_MODULE(_native, m) {
+    m.doc() = "CPU kernels for rollouts and the gradients of their log-probabilities.";
+    nb::class_<Tables>(m, "Tables")
+        .def(nb::init<Array<const float, 3>, Array<const float, 3>, Array<const float, 3>, Array<const float, 3>,
+                      Array<const float, 2>, Maybe<const float, 3>, Maybe<const float, 1>, Maybe<const float, 2>,
+                      Array<const int64_t, 1>>(),
+             nb::arg("last"), nb::arg("key"), nb::arg("value"), nb::arg("pointer"), nb::arg("bias"),
+             nb::arg("first").none(), nb::arg("load").none(), nb::arg("demand").none(), nb::arg("starts"));
+    m.def("rollout", &rollout, nb::arg("tables"), nb::arg("heads"), nb::arg("clip"), nb::arg("seeds").none(),
+          nb::arg("moves"), nb::arg("length"), nb::arg("threads"), nb::arg("isa"));
+    m.def("score", &score, nb::arg("tables"), nb::arg("heads"), nb::arg("clip"), nb::arg("tours"), nb::arg("weight"),
+          nb::arg("total"), nb::arg("log_prob"), nb::arg("grads"), nb::arg("threads"), nb::arg("isa"));
+    m.def("instruction_sets", [] {
+        std::vector<std::string> names;
+        for (const Kernel *k : kernels()) names.push_back(k->name);
+        return names;
+    });
+    m.attr("MAX_HEADS") = MAX_HEADS;
+    m.attr("MAX_NODES") = MAX_NODES;
+}

@@ -1,0 +1,256 @@
+// log p of given tours and, in the same pass, the gradient of sum_p weight_p log p with respect to every table.
+// The tour is known, so its nodes are put in visiting order: what is open at a step is then the tail of that order, a
+// block of steps shares its tail, and every product is a small dense matrix product.
+#pragma once
+#include "scene.h"
+
+namespace cnf {
+namespace CNF_ISA {
+
+constexpr int STEPS = 8;  // steps of a block; a multiple of every tile height
+
+template <int HP>
+struct Score {
+    typedef Heads<HP> H;
+    Scene<HP> scene;
+    float clip, squash;
+    bool wanted;  // gradients
+    // Gradients in the kernels' layout; those of value, pointer and bias have a row n, the padding's.
+    float *d_first, *d_last, *d_key, *d_value, *d_pointer, *d_bias, *d_from, *d_at, *d_pull, *d_vector;
+    size_t d_size;  // floats from d_last on, all of them gradients
+    // The rollout: nodes in visiting order; per step where it stands, the first open position, the position chosen.
+    int *order, *stands, *tail, *choice;
+    float *left;
+    // A block of steps.
+    float *w, *u, *slope, *glimpse, *d_glimpse, *norm, *mean;
+    uint8_t *closed;
+    size_t wide;  // room for the keys of a step
+
+    void place(const Task &task, Arena &a) {
+        scene.place(task, task.p, a);
+        const int n = task.n, D = scene.y.D;
+        const size_t rows = size_t(n) * D;
+        wanted = task.d_key;
+        wide = (n + 16) / 16 * 16;
+        if (wanted) {
+            const size_t before = a.used;
+            d_last = a.take<float>(rows);
+            d_key = a.take<float>(rows);
+            d_value = a.take<float>(rows + D);
+            d_pointer = a.take<float>(rows + D);
+            d_bias = a.take<float>(n + 1);
+            d_at = a.take<float>(size_t(n) * n * HP);
+            d_first = task.first ? a.take<float>(rows) : nullptr;
+            d_from = task.first ? a.take<float>(size_t(task.p) * n * HP) : nullptr;
+            d_vector = task.load ? a.take<float>(D) : nullptr;
+            d_pull = task.load ? a.take<float>(size_t(n) * HP) : nullptr;
+            d_size = (a.used - before) / sizeof(float);
+        }
+        order = a.take<int>(n + 64);
+        stands = a.take<int>(task.t);
+        tail = a.take<int>(task.t);
+        choice = a.take<int>(task.t);
+        left = a.take<float>(task.t);
+        w = a.take<float>(STEPS * wide * HP + 64);
+        u = a.take<float>(STEPS * wide);
+        slope = a.take<float>(wide);
+        glimpse = a.take<float>(STEPS * size_t(D));
+        d_glimpse = a.take<float>(STEPS * size_t(D));
+        norm = a.take<float>(STEPS * 16);
+        mean = a.take<float>(STEPS * 16);
+        closed = a.take<uint8_t>(wide + 64);
+    }
+
+    // Fills order, stands, tail, choice and left; returns the number of steps with a choice, or -1 for a bad tour.
+    int read(const int64_t *tour, int p, int &open) {
+        const int n = scene.n, t_end = scene.task->t, depot = scene.depot() ? 1 : 0;
+        open = 0;
+        for (int j = 0; j < n; ++j) closed[j] = 0;
+        if (tour[depot] != scene.start[p] || (depot && tour[0])) return -1;
+        for (int t = depot; t < t_end; ++t) {
+            if (tour[t] < 0 || tour[t] >= n) return -1;
+            const int j = int(tour[t]);
+            if (depot && !j) continue;
+            if (closed[j]) return -1;
+            closed[j] = 1;
+            if (t > depot) order[open++] = j;
+        }
+        for (int j = depot; j < n; ++j)
+            if (!closed[j]) return -1;
+        const int others = open;
+        if (depot) order[open++] = 0;  // last, so that it belongs to every tail
+        int steps = 0, done = 0;
+        float load_left = depot && tour[1] ? 1.0f - scene.demand[tour[1]] : 1.0f;
+        // What follows the last customer, or is the last node, is forced.
+        for (int t = depot + 1; t < t_end && done < others - !depot; ++t, ++steps) {
+            const int j = int(tour[t]);
+            stands[steps] = int(tour[t - 1]);
+            tail[steps] = done;
+            choice[steps] = depot && !j ? open - 1 : done;
+            left[steps] = load_left;
+            if (depot) load_left = j ? load_left - scene.demand[j] : 1.0f;
+            done += !depot || j;
+        }
+        for (int s = 0; s < 64; ++s) order[open + s] = n;
+        return steps;
+    }
+
+    // closed[s] of the keys order[base + s], s < size, at a step; returns whether any can be.
+    bool close(int step, int base, int size) {
+        const int behind = tail[step] - base;
+        for (int s = 0; s < size; ++s) closed[s] = s < behind;
+        if (scene.depot()) {
+            for (int s = behind; s < size; ++s) closed[s] = left[step] + 1e-5f < scene.demand[order[base + s]];
+            closed[size - 1] = stands[step] == 0;
+        }
+        return behind > 0 || scene.depot();
+    }
+
+    // Returns log p of the chosen key and turns the scores x, -inf where closed, into the gradient of weight * log p.
+    float choose(float *x, int size, int chosen, float weight) {
+        vec top = all(-INFINITE);
+        for (int s = size; s % W; ++s) x[s] = -INFINITE;
+        for (int s = 0; s < size; s += W) top = larger(load(x + s), top);
+        const float most = clip * tanh(all(largest(top)) * squash)[0], picked = x[chosen];
+        vec total = {};
+        for (int s = 0; s < size; s += W) {
+            const vec score = load(x + s), y = tanh(score * squash);
+            const vec e = (vec)((ivec)exp(clip * y - most) & (ivec)(score > -INFINITE));
+            store(x + s, e);
+            store(slope + s, (1.0f - y * y) * (clip * squash));
+            total += e;
+        }
+        const float z = sum(total);
+        for (int s = 0; s < size; s += W) store(x + s, load(x + s) * load(slope + s) * (-weight / z));
+        if (!(picked > -INFINITE)) return -INFINITE;
+        x[chosen] += weight * slope[chosen];
+        return clip * tanh(all(picked) * squash)[0] - most - __builtin_logf(z);
+    }
+
+    // Steps [s0, s0 + steps) of rollout p; returns the sum of their log p.
+    double block(int p, int s0, int steps, int open, float weight) {
+        const int base = tail[s0], size = open - base, D = scene.y.D;
+        const int rows = (steps + 3) / 4 * 4, padded = (size + 3) / 4 * 4;
+        const int *nodes = order + base, *rank = scene.count;
+        const size_t stride = wide * HP;
+        bool masked[STEPS];
+        __builtin_memset(glimpse, 0, sizeof(float) * rows * D);
+        for (int t = 0; t < rows; ++t) {
+            float *row = w + t * stride;
+            if (t >= steps) {
+                __builtin_memset(row, 0, sizeof(float) * padded * HP);
+                __builtin_memset(norm + t * 16, 0, 16 * sizeof(float));
+                continue;
+            }
+            masked[t] = close(s0 + t, base, size);
+            scene.weights(p, stands[s0 + t], left[s0 + t], nodes, size, masked[t] ? closed : nullptr, row, norm + t * 16);
+            __builtin_memset(row + size * HP, 0, sizeof(float) * (padded - size) * HP);
+            for (int h = 0; h < HP; ++h) norm[t * 16 + h] = 1.0f / norm[t * 16 + h];
+        }
+        mix<HP, true>({glimpse, rank}, rows, {scene.value, nodes}, size, w, stride, HP, D);
+        for (int t = 0; t < rows; ++t)
+            for (int k = 0; k < D / W; ++k) {
+                float *x = glimpse + size_t(t) * D + k * W;
+                store(x, load(x) * H::spread(norm + t * 16, k));
+            }
+        products({glimpse, rank}, rows, {scene.pointer, nodes}, padded, D, u, wide);
+        double log_prob = 0;
+        for (int t = 0; t < steps; ++t) {
+            float *x = u + t * wide;
+            for (int s = 0; s < size; ++s) x[s] += scene.bias[nodes[s]];
+            if (masked[t]) {
+                close(s0 + t, base, size);
+                for (int s = 0; s < size; ++s) x[s] = closed[s] ? -INFINITE : x[s];
+            }
+            log_prob += choose(x, size, choice[s0 + t] - base, weight);
+        }
+        if (!wanted || weight == 0) return log_prob;
+        for (int t = steps; t < rows; ++t) __builtin_memset(u + t * wide, 0, sizeof(float) * wide);
+        differentiate(p, s0, steps, rows, nodes, size, padded);
+        return log_prob;
+    }
+
+    // From u = d / d score on to the gradients of pointer, bias, value and the tables of attention scores.
+    void differentiate(int p, int s0, int steps, int rows, const int *nodes, int size, int padded) {
+        const int D = scene.y.D, *rank = scene.count;
+        const size_t stride = wide * HP;
+        __builtin_memset(d_glimpse, 0, sizeof(float) * rows * D);
+        mix<HP, false>({d_glimpse, rank}, rows, {scene.pointer, nodes}, size, u, wide, 1, D);
+        mix<HP, false>({d_pointer, nodes}, padded, {glimpse, rank}, steps, u, 1, wide, D);
+        for (int s = 0; s < size; ++s)
+            for (int t = 0; t < steps; ++t) d_bias[nodes[s]] += u[t * wide + s];
+        // Weights are not normalised: what they meet is. The softmax's own term is d_glimpse . glimpse per head.
+        for (int t = 0; t < rows; ++t) {
+            vec acc[H::PARTS] = {};
+            for (int k = 0; k < D / W; ++k) {
+                float *x = d_glimpse + size_t(t) * D + k * W;
+                const vec scaled = load(x) * H::spread(norm + t * 16, k);
+                store(x, scaled);
+                acc[k % H::PARTS] += scaled * load(glimpse + size_t(t) * D + k * W);
+            }
+            for (int q = 0; q < H::PARTS; ++q) H::put(mean + t * 16, q, H::gather(acc[q]));
+        }
+        mix<HP, true>({d_value, nodes}, padded, {d_glimpse, rank}, steps, w, HP, stride, D);
+        const size_t line = size_t(scene.n) * HP;
+        dots<HP>({d_glimpse, rank}, rows, {scene.value, nodes}, padded, D,
+                 [&](int t, int s, int q, typename H::part x) {
+                     if (t >= steps || s >= size) return;
+                     const size_t j = size_t(nodes[s]) * HP;
+                     const typename H::part d = H::get(w + t * stride + s * HP, q) * (x - H::get(mean + t * 16, q));
+                     float *at = d_at + stands[s0 + t] * line + j;
+                     H::put(at, q, H::get(at, q) + d);
+                     if (d_from) H::put(d_from + p * line + j, q, H::get(d_from + p * line + j, q) + d);
+                     if (d_pull) H::put(d_pull + j, q, H::get(d_pull + j, q) + left[s0 + t] * d);
+                 });
+    }
+
+    // From the tables of attention scores to their factors, and out.
+    void finish(const Task &task, int i) {
+        const int n = task.n, D = scene.y.D, *rank = scene.count;
+        const size_t line = size_t(n) * HP, rows = size_t(i) * n * task.d;
+        mix<HP, true>({d_last, rank}, n, {scene.key, rank}, n, d_at, line, HP, D);
+        mix<HP, true>({d_key, rank}, n, {scene.last, rank}, n, d_at, HP, line, D);
+        if (d_first) {
+            for (int p = 0; p < task.p; ++p)  // one by one: two rollouts may share a start
+                mix<HP, true>({d_first, scene.start + p}, 1, {scene.key, rank}, n, d_from + p * line, 0, HP, D);
+            mix<HP, true>({d_key, rank}, n, {scene.first, scene.start}, task.p, d_from, HP, line, D);
+            uninterleave(d_first, task.d_first + rows, n, task, scene.y, 1);
+        }
+        if (d_vector) {
+            mix<HP, true>({d_vector, rank}, 1, {scene.key, rank}, n, d_pull, 0, HP, D);
+            mix<HP, true>({d_key, rank}, n, {scene.vector, rank}, 1, d_pull, HP, 0, D);
+            uninterleave(d_vector, task.d_load + size_t(i) * task.d, 1, task, scene.y, 1);
+        }
+        uninterleave(d_last, task.d_last + rows, n, task, scene.y, 1);
+        uninterleave(d_key, task.d_key + rows, n, task, scene.y, scene.scale);
+        uninterleave(d_value, task.d_value + rows, n, task, scene.y, 1);
+        uninterleave(d_pointer, task.d_pointer + rows, n, task, scene.y, 1);
+        __builtin_memcpy(task.d_bias + size_t(i) * n, d_bias, sizeof(float) * n);
+    }
+
+    Status run(const Task &task, int i) {
+        clip = task.clip;
+        squash = 1.0f / __builtin_sqrtf(float(task.d));
+        scene.prepare(i, 0);
+        if (wanted) __builtin_memset(d_last, 0, sizeof(float) * d_size);
+        double total = 0;
+        for (int p = 0; p < task.p; ++p) {
+            if (__atomic_load_n(task.stop, __ATOMIC_RELAXED)) return STOPPED;
+            const size_t at = size_t(i) * task.p + p;
+            int open;
+            const int steps = read(task.tours + at * task.t, p, open);
+            if (steps < 0) return BAD_TOUR;
+            double log_prob = 0;
+            for (int s = 0; s < steps; s += STEPS)
+                log_prob += block(p, s, steps - s < STEPS ? steps - s : STEPS, open, task.weight[at]);
+            task.log_prob[at] = float(log_prob);
+            if (task.weight[at] != 0) total += task.weight[at] * log_prob;
+        }
+        task.total[i] = float(total);
+        if (wanted) finish(task, i);
+        return DONE;
+    }
+};
+
+}  // namespace CNF_ISA
+}  // namespace cnf
