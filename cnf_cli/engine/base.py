@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -46,6 +46,7 @@ class Tables:
         return replace(self, **changes)  # type: ignore[arg-type]
 
 
+@runtime_checkable
 class Engine(Protocol):
     """Rolls a policy out and differentiates the log-probability of tours."""
 

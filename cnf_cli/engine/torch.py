@@ -76,15 +76,18 @@ class _Score(torch.autograd.Function):
         ctx: Any, tables: Tables, world: World, tours: Tensor, weight: Tensor, names: tuple[str, ...], *values: Tensor
     ) -> tuple[Tensor, Tensor]:
         # Each instance gets its own copy of the shared load vector, so that its gradient can be scaled on its own.
-        batch = len(tours)
-        own = [v.detach().expand(batch, -1) if v.ndim == 1 else v.detach() for v in values]
-        leaves = [v.clone().requires_grad_(need) for v, need in zip(own, ctx.needs_input_grad[5:], strict=True)]
-        wanted = [leaf for leaf in leaves if leaf.requires_grad]
-        local = tables.with_(**dict(zip(names, leaves, strict=True)))
+        own = [v.detach().expand(len(tours), -1) if v.ndim == 1 else v.detach() for v in values]
+        leaves = {
+            name: v.clone().requires_grad_(need)
+            for name, v, need in zip(names, own, ctx.needs_input_grad[5:], strict=True)
+        }
+        wanted = [leaf for leaf in leaves.values() if leaf.requires_grad]
+        load = leaves.pop("load", None)
+        local = tables.with_(**leaves)
         total = torch.zeros(tours.shape[:2], dtype=weight.dtype, device=weight.device)
         sums = [torch.zeros_like(leaf) for leaf in wanted]
         with torch.enable_grad():
-            for part in _replay(local, world, tours):
+            for part in _replay(local, world, tours, load):
                 total += part.detach()
                 if part.requires_grad:
                     grads = torch.autograd.grad((weight * part).sum(), wanted, allow_unused=True)
@@ -111,9 +114,11 @@ class _Score(torch.autograd.Function):
         return (None, None, None, None, None, *out)
 
 
-def _replay(tables: Tables, world: World, tours: Int[Tensor, "b p t"]) -> Iterator[Float[Tensor, "b p"]]:
-    """Parts of log p(tour), a chunk of steps each, that sum to the whole."""
-    heads, state = _split(tables), State(tables, world)
+def _replay(
+    tables: Tables, world: World, tours: Int[Tensor, "b p t"], load: Float[Tensor, "b d"] | None = None
+) -> Iterator[Float[Tensor, "b p"]]:
+    """Parts of log p(tour), a chunk of steps each, that sum to the whole; `load` replaces the tables' load vector."""
+    heads, state = _split(tables, load), State(tables, world)
     b, p, t = tours.shape
     n = tables.key.shape[1]
     steps = max(1, _CHUNK // max(1, b * p * n * tables.heads))
@@ -126,8 +131,8 @@ def _replay(tables: Tables, world: World, tours: Int[Tensor, "b p t"]) -> Iterat
             allowed.append(state.allowed())
             state.move(tours[:, :, step])
         # One decoder call for the whole chunk: its steps lie side by side on the rollout axis.
-        load = None if seen[0].load is None else torch.cat([s.load for s in seen if s.load is not None], 1)
-        place = Place(torch.cat([s.start for s in seen], 1), torch.cat([s.at for s in seen], 1), load)
+        left = None if seen[0].load is None else torch.cat([s.load for s in seen if s.load is not None], 1)
+        place = Place(torch.cat([s.start for s in seen], 1), torch.cat([s.at for s in seen], 1), left)
         mask = torch.cat(allowed, 1)
         chosen = torch.cat(tours[:, :, low : low + wide].unbind(-1), 1)
         log_p = heads.log_softmax(heads.scores(place, mask), mask)
@@ -201,6 +206,7 @@ class _Heads:
     key: Float[Tensor, "b h k n"]
     value: Float[Tensor, "b h n k"]
     pointer: Float[Tensor, "b d n"]
+    load: Float[Tensor, "b d"] | None
 
     def scores(self, place: Place, allowed: Bool[Tensor, "b p n"]) -> Float[Tensor, "b p n"]:
         """What the clipped logits are made of: (glimpse . pointer_j + bias_j) / sqrt(d)."""
@@ -210,9 +216,8 @@ class _Heads:
         query = _rows(t.last, at)
         if t.first is not None:
             query = query + _rows(t.first, start)
-        if t.load is not None and load is not None:
-            vector = t.load if t.load.ndim == 1 else t.load[:, None, :]
-            query = query + load[..., None].to(query.dtype) * vector
+        if self.load is not None and load is not None:
+            query = query + load[..., None].to(query.dtype) * self.load[:, None, :]
         query = query.view(b, p, h, d // h).transpose(1, 2) / math.sqrt(d // h)
         weight = (query @ self.key).masked_fill(~allowed[:, None], -torch.inf).softmax(-1)
         glimpse = (weight @ self.value).transpose(1, 2).reshape(b, p, d)
@@ -223,12 +228,14 @@ class _Heads:
         return (self.tables.clip * score.tanh()).masked_fill(~allowed, -torch.inf).log_softmax(-1)
 
 
-def _split(tables: Tables) -> _Heads:
+def _split(tables: Tables, load: Float[Tensor, "b d"] | None = None) -> _Heads:
     b, n, d = tables.key.shape
     split = (b, n, tables.heads, d // tables.heads)
     key = tables.key.reshape(split).permute(0, 2, 3, 1).contiguous()
     value = tables.value.reshape(split).transpose(1, 2).contiguous()
-    return _Heads(tables, key, value, tables.pointer.transpose(1, 2))
+    if load is None and tables.load is not None:
+        load = tables.load.expand(b, -1)
+    return _Heads(tables, key, value, tables.pointer.transpose(1, 2), load)
 
 
 def _rows(table: Float[Tensor, "b n d"], index: Int[Tensor, "b p"]) -> Float[Tensor, "b p d"]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -21,6 +21,7 @@ _SAME = 1e-6
 """Costs this close, relatively, are one tour seen twice (turned round, or begun elsewhere)."""
 
 
+@runtime_checkable
 class Encoder(Protocol):
     """Any policy: a network that turns instances into a decoder's tables."""
 
@@ -131,7 +132,7 @@ def solve(
     return Solved(cost, _trim(tour) if problem.depots else tour, plain)
 
 
-def _copies(seeds: Int[Tensor, " b"], model: int, augment: int) -> Int[Tensor, " b*k"]:
+def _copies(seeds: Int[Tensor, " b"], model: int, augment: int) -> Int[Tensor, " r"]:
     copy = torch.arange(augment, device=seeds.device) + model * augment
     return random.fold(seeds[:, None], copy[None, :]).flatten()
 
@@ -142,7 +143,7 @@ def _best(
     inst: Instances,
     engine: Engine,
     augment: int,
-    seeds: Int[Tensor, " b*k"] | None,
+    seeds: Int[Tensor, " r"] | None,
     rows: int,
 ) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"], Int[Tensor, "b t"]]:
     """(cost, cost without copies, best tour) of each instance."""
@@ -173,7 +174,7 @@ def _first_best(cost: Float[Tensor, "b p"]) -> Int[Tensor, " b"]:
     return (cost <= limit).int().argmax(1)
 
 
-def _trim(tour: Int[Tensor, "m b t"]) -> Int[Tensor, "m b t"]:
+def _trim(tour: Int[Tensor, "m b t"]) -> Int[Tensor, "m b s"]:
     """One depot after the last customer, then -1, as short as the longest tour: the same whatever the chunk size."""
     place = torch.arange(tour.shape[-1])
     last = torch.where(tour > 0, place, 0).amax(-1, keepdim=True)
