@@ -1,0 +1,89 @@
+"""Run a solver's own program: list arguments, a private folder, limits on time, CPU and everything it writes."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from cnf_cli.errors import MissingDependency
+from cnf_cli.problems.distance import Array
+from cnf_cli.solvers.base import SolverError
+
+MOST_BYTES = 64 << 20
+"""Largest file a program may write, and the most we read back."""
+
+
+def run(name: str, arguments: Sequence[str], files: Mapping[str, str], answer: str, seconds: float, how: str) -> str:
+    """The text of the file `answer` that program `name` wrote in a fresh folder holding `files`."""
+    path = shutil.which(name)
+    if path is None:
+        raise MissingDependency(f"the program '{name}' is not on PATH", hint=how)
+    with tempfile.TemporaryDirectory(prefix="cnf-solver-") as folder:
+        for file, text in files.items():
+            (Path(folder) / file).write_text(text, encoding="ascii")
+        _wait(name, [path, *arguments], folder, seconds)
+        return _read(name, Path(folder) / answer)
+
+
+def _wait(name: str, command: list[str], folder: str, seconds: float) -> None:
+    # Output goes nowhere: progress text would fill a pipe, and the answer is read from the file.
+    process = subprocess.Popen(  # noqa: S603
+        command,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: _limits(seconds),  # safe: workers have one thread
+    )
+    try:
+        process.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        raise SolverError(f"{name} did not finish in {seconds:g} s", hint="allow more time") from None
+    finally:
+        if process.poll() is None:
+            with suppress(ProcessLookupError):
+                process.kill()
+        process.wait()
+    if process.returncode < 0:
+        raise SolverError(f"{name} was ended by {signal.Signals(-process.returncode).name}")
+
+
+def _limits(seconds: float) -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_BYTES, MOST_BYTES))
+    # A program that outlives its parent still ends.
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds) + 1,) * 2)
+
+
+def _read(name: str, path: Path) -> str:
+    # The program may have left a link or a device in place of its answer.
+    if path.is_symlink() or not path.is_file():
+        raise SolverError(f"{name} wrote no answer")
+    if path.stat().st_size > MOST_BYTES:
+        raise SolverError(f"{name} wrote more than {MOST_BYTES >> 20} MB")
+    return path.read_text(encoding="ascii", errors="replace")
+
+
+def whole_numbers(name: str, words: Sequence[str]) -> list[int]:
+    """The words as integers."""
+    try:
+        return [int(w) for w in words]
+    except ValueError as error:
+        raise SolverError(f"{name} wrote an answer that is not a list of nodes") from error
+
+
+def coordinate_section(points: Array) -> str:
+    """TSPLIB's NODE_COORD_SECTION; `repr` keeps every digit."""
+    rows = (f"{i} {_number(x)} {_number(y)}" for i, (x, y) in enumerate(points.tolist(), 1))
+    return "NODE_COORD_SECTION\n" + "\n".join(rows) + "\n"
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(value)
