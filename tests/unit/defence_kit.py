@@ -53,7 +53,7 @@ class Run:
         self.defence.setup(self.models, "cpu", self.rng)
 
     def plain_descent(self) -> None:
-        """Every optimizer becomes plain gradient descent: Adam turns the rounding of tiny gradients into whole steps."""
+        """Every optimizer is plain gradient descent: Adam turns the rounding of tiny gradients into whole steps."""
         self.optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in self.models]
         for name, module in self.defence.modules().items():
             setattr(self.defence, f"{name}_optimizer", torch.optim.SGD(module.parameters(), lr=0.1))
