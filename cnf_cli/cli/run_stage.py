@@ -40,7 +40,7 @@ def recipe_for(target: str, n: int | None, overrides: list[str] | None) -> Recip
     sets = ([f"problem.n={n}"] if n is not None else []) + list(overrides or ())
     if target in plugins.kinds("problems"):
         size = n if n is not None else 100
-        return finish(f"{target}{size}", {"problem": {"kind": target, "n": size}}, {}, sets)
+        return finish(f"{target}{size}", {"problem": {"kind": target, "n": size}}, {}, sets, f"{target} --n {size}")
     if not target.endswith(".toml") and not Path(target).exists():
         near = did_you_mean(target, plugins.kinds("problems"))
         hint = f"did you mean '{near}'?" if near else f"problems: {', '.join(plugins.kinds('problems'))}; recipes end in .toml"

@@ -40,6 +40,8 @@ class Recipe:
     """A validated experiment; every key has a value."""
 
     name: str
+    source: str
+    """What a user types to name it: the file's path, or `tsp --n 20`."""
     problem: s.ProblemSection
     policy: s.PolicySection
     pretrain: s.PretrainSection
@@ -72,14 +74,14 @@ def section_class(table: str, raw: Mapping[str, Any], where: Where = lambda _: N
         raise RecipeError(f"{table}.{chooser}: {error.message}", at=where(f"{table}.{chooser}"), hint=error.hint) from None
 
 
-def build(name: str, tables: Mapping[str, Any], where: Where = lambda _: None) -> Recipe:
+def build(name: str, tables: Mapping[str, Any], where: Where = lambda _: None, source: str = "") -> Recipe:
     """A recipe from raw tables; missing tables and keys take their defaults. `where` maps a dotted key to file:line."""
     for table in tables:
         if table not in TABLES:
             near = did_you_mean(table, tuple(TABLES))
             hint = f"did you mean '[{near}]'? " if near else ""
             raise RecipeError(f"[{table}] is not a known table", at=where(table), hint=f"{hint}tables: {', '.join(TABLES)}")
-    return Recipe(name=name, **{t: build_section(t, tables.get(t, {}), where) for t in TABLES})  # type: ignore[arg-type]
+    return Recipe(name=name, source=source or name, **{t: build_section(t, tables.get(t, {}), where) for t in TABLES})  # type: ignore[arg-type]
 
 
 def build_section(table: str, raw: Any, where: Where = lambda _: None) -> s.Section:

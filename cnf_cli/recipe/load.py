@@ -22,14 +22,16 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """The validated recipe in `path`, on top of what it extends, below the overrides."""
     lines: Lines = {}
     tables = _read(path, lines, ())
-    return finish(path.stem, tables, lines, overrides)
+    return finish(path.stem, tables, lines, overrides, source=str(path))
 
 
-def finish(name: str, tables: dict[str, Any], lines: Lines, overrides: Sequence[str] = ()) -> Recipe:
+def finish(
+    name: str, tables: dict[str, Any], lines: Lines, overrides: Sequence[str] = (), source: str = ""
+) -> Recipe:
     """A validated recipe from raw tables and `--set` overrides."""
     for text in overrides:
         _override(tables, lines, text)
-    return build(name, tables, lambda dotted: locate(lines, dotted))
+    return build(name, tables, lambda dotted: locate(lines, dotted), source)
 
 
 def locate(lines: Lines, dotted: str) -> str | None:

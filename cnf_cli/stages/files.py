@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cnf_cli.store import disk
+from cnf_cli.formats.files import replacing
 
 
 def write_atomic(path: Path, data: bytes) -> None:
     """The file holds exactly `data`, also after a crash at any point."""
-    disk.publish(disk.spool(path.parent, [data], 0o644), path)
+    with replacing(path) as temp:
+        temp.write_bytes(data)
 
 
 class Metrics:

@@ -72,6 +72,9 @@ class Job:
     provenance: dict[str, Any] = field(default_factory=dict)
     """What the stage wants to add to its manifest's provenance."""
 
+    local: Mapping[str, Any] = field(default_factory=dict)
+    """What the task passed along outside its key."""
+
     def section(self, name: str) -> Any:
         """The section of that name, of its plugin's own type."""
         return self.sections[name]

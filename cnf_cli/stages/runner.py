@@ -27,6 +27,8 @@ class Task:
     """The ref that will point at the result."""
     command: str = ""
     """What a user would type to run this stage alone."""
+    local: Mapping[str, Any] = field(default_factory=dict)
+    """What the stage may use but its result must not depend on, such as where an input file lies."""
 
     @property
     def module(self) -> Any:
@@ -128,6 +130,7 @@ class Runner:
             work=self.store.work(key),
             runtime=self.runtime,
             bars=self.bars,
+            local=task.local,
         )
         started = time.monotonic()
         with interrupt.polite():

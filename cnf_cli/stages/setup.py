@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from cnf_cli.engine import get_engine
-from cnf_cli.engine.base import Engine
+from cnf_cli.engine.base import Engine, Tables
 from cnf_cli.errors import RecipeError
+from cnf_cli.problems.instances import Instances
 from cnf_cli.recipe.sections import RuntimeSection
 
 
@@ -87,10 +89,23 @@ def pick_device(wanted: str) -> torch.device:
     return device
 
 
-def seeds(seed: int, count: int) -> Tensor:
-    """One rollout seed per instance."""
-    rng = torch.Generator().manual_seed(seed)
-    return torch.randint(2**62, (count,), generator=rng)
+class Accelerated:
+    """A policy whose encoder runs compiled or in mixed precision; the decoder's tables stay float32."""
+
+    def __init__(self, policy: nn.Module, runtime: RuntimeSection, device: torch.device) -> None:
+        self.mixed = torch.bfloat16 if runtime.precision == "bfloat16" else None
+        self.device = device.type
+        encode = policy.encode
+        self.inner: Any = torch.compile(encode) if runtime.compile else encode
+
+    def encode(self, inst: Instances, *, second_order: bool = False) -> Tables:
+        with torch.autocast(self.device, dtype=self.mixed, enabled=self.mixed is not None):
+            tables: Tables = self.inner(inst, second_order=second_order)
+        return tables.with_(**{name: tensor.float() for name, tensor in tables.tensors()})
 
 
-Reduce = Callable[[nn.Module], None]
+def accelerated(policy: Any, runtime: RuntimeSection, device: torch.device) -> Any:
+    """The policy itself, or, where the recipe asks for it, a faster way to call it."""
+    if runtime.precision == "float32" and not runtime.compile:
+        return policy
+    return Accelerated(policy, runtime, device)

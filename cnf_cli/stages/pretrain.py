@@ -1,0 +1,97 @@
+"""Train a policy from scratch on clean instances: REINFORCE with the rollouts' mean as a shared baseline."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cnf_cli.recipe import Recipe
+from cnf_cli.stages.job import Job, Result, derived_seed
+from cnf_cli.stages.runner import Task
+
+if TYPE_CHECKING:
+    from cnf_cli.stages.setup import Setup
+    from cnf_cli.stages.training import Progress
+    from cnf_cli.store import Manifest
+
+VERSION = 1
+
+
+def task(recipe: Recipe, init: Manifest | None = None, validation: Manifest | None = None) -> Task:
+    """The recipe's pretrained policy, from scratch or from another artifact's weights."""
+    inputs: dict[str, Task | Manifest] = {}
+    inputs |= {"init": init} if init else {}
+    inputs |= {"validation": validation} if validation else {}
+    sections = recipe.sections("problem", "policy", "pretrain")
+    return Task("pretrain", sections, inputs, alias=f"{recipe.name}/pretrain", command=f"cnf pretrain {recipe.source}")
+
+
+def run(job: Job) -> Result:
+    """Writes model.safetensors and metrics.jsonl."""
+    from cnf_cli.stages.setup import set_up
+
+    with set_up(job.runtime) as setup:
+        return _train(job, setup)
+
+
+def _train(job: Job, setup: Setup) -> Result:
+    import torch
+
+    from cnf_cli.engine.random import seeds_from
+    from cnf_cli.policies.run import reinforce_loss
+    from cnf_cli.stages.models import make_policy, make_problem, save_models
+    from cnf_cli.stages.setup import accelerated
+    from cnf_cli.stages.training import Loop, learning_rate, set_rate
+    from cnf_cli.stages.validation import validation_set
+
+    section, problem_section, policy_section = (job.section(name) for name in ("pretrain", "problem", "policy"))
+    problem = make_problem(problem_section)
+    policy = make_policy(policy_section, problem).init(torch.Generator().manual_seed(derived_seed(section.seed, "init")))
+    if "init" in job.inputs:
+        _start_from(policy, job)
+    policy.to(setup.device).train()
+    network = accelerated(policy, job.runtime, setup.device)
+    optimizer = torch.optim.Adam(policy.parameters(), lr=section.lr, weight_decay=section.weight_decay)
+    validation = validation_set(job, problem, section.seed, section.validation_count)
+    job.provenance["engine"] = setup.engine.name
+
+    def update(at: Progress, size: int) -> dict[str, float]:
+        rate = learning_rate(section.lr, section.decay_last, section.decay_factor, at.instances, section.instances)
+        set_rate(optimizer, rate)
+        rng = torch.Generator().manual_seed(derived_seed(section.seed, "pretrain", at.step))
+        clean = problem.sample(size, rng=rng, n=size_at(section.sizes, at.instances, section.instances))
+        seeds, mine = seeds_from(rng, size), setup.mine(size)
+        inst, seeds = clean[mine].to(setup.device), seeds[mine].to(setup.device)
+
+        loss, sampled = reinforce_loss(network, problem, inst, setup.engine, seeds)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        setup.average(policy)
+        if section.grad_clip:
+            torch.nn.utils.clip_grad_norm_(policy.parameters(), section.grad_clip)
+        optimizer.step()
+        return {"loss": float(loss.detach()), "cost": float(sampled.best.mean()), "lr": rate}
+
+    def validate() -> tuple[dict[str, Any], dict[str, Any]]:
+        found = validation.measure([policy], problem, setup.engine, setup.device) if validation else {}
+        gap = {"gap_percent": found.pop("gap_percent")} if "gap_percent" in found else {}
+        values = {f"validation_{name}": value for name, value in found.items()}
+        # Stored references follow from the key; those asked of a solver on the way depend on what is installed.
+        return ({**values, **gap}, {}) if "validation" in job.inputs else (values, gap)
+
+    loop = Loop(job, setup, section, {"model": policy}, {"model": optimizer})
+    at = loop.run(f"pretraining {problem_section.kind}{problem_section.n}", update, validate)
+    files = save_models(job.work, [policy], problem_section, policy_section)
+    checks = {"problem": problem_section.kind, "models": 1, "instances": at.instances}
+    return Result({**files, "metrics.jsonl": job.work / "metrics.jsonl"}, checks)
+
+
+def size_at(sizes: tuple[int, ...], done: int, total: int) -> int | None:
+    """The number of nodes to train on now: equal shares of the run at each size of the curriculum."""
+    return sizes[min(len(sizes) - 1, done * len(sizes) // max(1, total))] if sizes else None
+
+
+def _start_from(policy: Any, job: Job) -> None:
+    from cnf_cli.stages.models import fit, load_models
+
+    other = load_models(job.inputs["init"])
+    fit(policy, other.policies[0].state_dict(), f"artifact {job.inputs['init'].manifest.key[:12]}")

@@ -1,0 +1,225 @@
+"""What training stages share: the learning rate, exact resume, validation, and what is written down on the way."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from cnf_cli.engine.base import Engine
+from cnf_cli.errors import MissingDependency
+from cnf_cli.formats import checkpoint
+from cnf_cli.policies.run import solve
+from cnf_cli.problems.base import BaseProblem
+from cnf_cli.problems.instances import Instances
+from cnf_cli.recipe.sections import PretrainSection, TrainSection
+from cnf_cli.stages.files import Metrics
+from cnf_cli.stages.job import Job
+from cnf_cli.stages.setup import Setup
+
+SAVE_EVERY_SECONDS = 60.0
+
+
+def learning_rate(base: float, decay_last: float, decay_factor: float, done: int, total: int) -> float:
+    """The rate for the step that begins after `done` instances: lower in the last part of the run."""
+    return base * decay_factor if done >= total * (1 - decay_last) else base
+
+
+def set_rate(optimizer: Optimizer, rate: float) -> None:
+    """Every group of the optimizer learns at this rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+@dataclass
+class Progress:
+    """Where a run stands; everything else follows from it, since every step's randomness follows from its number."""
+
+    step: int = 0
+    instances: int = 0
+    seconds: float = 0.0
+
+
+def save_state(path: Path, at: Progress, modules: Mapping[str, nn.Module], optimizers: Mapping[str, Optimizer]) -> None:
+    """The file holds all that is needed to go on from here, bit for bit."""
+    tensors: dict[str, Tensor] = {}
+    for name, module in modules.items():
+        tensors |= {f"{name}/{key}": value for key, value in module.state_dict().items()}
+    for name, optimizer in optimizers.items():
+        for i, entry in optimizer.state_dict()["state"].items():
+            tensors |= {f"{name}.optimizer/{i}/{key}": v for key, v in entry.items() if isinstance(v, Tensor)}
+    meta = {"kind": "state", "step": at.step, "instances": at.instances, "seconds": round(at.seconds, 3)}
+    checkpoint.save(path, tensors, meta)
+
+
+def load_state(path: Path, modules: Mapping[str, nn.Module], optimizers: Mapping[str, Optimizer]) -> Progress:
+    """Modules and optimizers are as they were saved; without a file nothing changes."""
+    if not path.exists():
+        return Progress()
+    tensors, meta = checkpoint.load(path)
+    for name, module in modules.items():
+        prefix = f"{name}/"
+        module.load_state_dict({k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)})
+    for name, optimizer in optimizers.items():
+        state: dict[int, dict[str, Tensor]] = {}
+        prefix = f"{name}.optimizer/"
+        for key, value in tensors.items():
+            if key.startswith(prefix):
+                i, field = key[len(prefix) :].split("/")
+                state.setdefault(int(i), {})[field] = value
+        whole = optimizer.state_dict()
+        whole["state"] = state
+        optimizer.load_state_dict(whole)
+    return Progress(int(meta["step"]), int(meta["instances"]), float(meta["seconds"]))
+
+
+@dataclass
+class Validation:
+    """A fixed set on which training is watched."""
+
+    instances: Instances
+    reference: Tensor | None = None
+    """Cost of each instance by a reference solver, where known."""
+
+    def measure(self, models: Sequence[Any], problem: BaseProblem, engine: Engine, device: torch.device) -> dict[str, Any]:
+        """Mean greedy cost of each model and of the best of them, without augmentation; gaps where known."""
+        was = [model.training for model in models]
+        for model in models:
+            model.eval()
+        cost = solve(models, problem, self.instances.to(device), engine, augment=1).cost
+        for model, training in zip(models, was, strict=True):
+            model.train(training)
+        found: dict[str, Any] = {"cost": float(cost.amin(0).mean())}
+        if len(models) > 1:
+            found["cost_per_model"] = [float(row.mean()) for row in cost]
+        if self.reference is not None:
+            gap = 100 * (cost / self.reference - 1)
+            found["gap_percent"] = float(gap.amin(0).mean())
+            if len(models) > 1:
+                found["gap_percent_per_model"] = [float(row.mean()) for row in gap]
+        return found
+
+
+class Diary:
+    """What a run writes down: metrics.jsonl (the same bytes on every run), times beside it, TensorBoard on request."""
+
+    def __init__(self, job: Job, at: Progress) -> None:
+        self.job = job
+        self.metrics = Metrics(job.work / "metrics.jsonl", at.instances)
+        self.times = Metrics(job.work / "times.jsonl", at.instances)
+        self.board = _tensorboard(job) if job.runtime.tensorboard else None
+
+    def write(self, at: Progress, values: Mapping[str, Any], beside: Mapping[str, Any]) -> None:
+        """`values` must follow from the key alone; `beside` may depend on this machine."""
+        self.metrics.add({"instances": at.instances, "step": at.step, **values})
+        self.times.add({"instances": at.instances, "seconds": round(at.seconds, 3), **beside})
+        if self.board is not None:
+            for name, value in {**values, **beside}.items():
+                if isinstance(value, int | float):
+                    self.board.add_scalar(name, value, at.instances)
+            self.board.flush()
+
+    def close(self) -> None:
+        """The times go into the manifest's provenance."""
+        lines = (self.job.work / "times.jsonl").read_text().splitlines()
+        self.job.provenance["curve"] = [json.loads(line) for line in lines]
+
+
+def _tensorboard(job: Job) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise MissingDependency(
+            "runtime.tensorboard needs the package tensorboard", hint='pip install "cnf-cli[tensorboard]"'
+        ) from None
+    folder = job.work.parent.parent / "tensorboard" / job.work.name[:12]
+    job.bars.say(f"TensorBoard events: tensorboard --logdir {folder}")
+    return SummaryWriter(str(folder))
+
+
+@dataclass
+class Loop:
+    """The loop of every training stage: update, now and then validate and write down, save, stop politely, resume."""
+
+    job: Job
+    setup: Setup
+    section: PretrainSection | TrainSection
+    modules: Mapping[str, nn.Module]
+    optimizers: Mapping[str, Optimizer]
+
+    def run(
+        self,
+        what: str,
+        update: Callable[[Progress, int], dict[str, float]],
+        validate: Callable[[], tuple[dict[str, Any], dict[str, Any]]],
+    ) -> Progress:
+        """Calls update(progress, batch size) until all instances are seen; its numbers are averaged between two lines.
+
+        `validate` gives what follows from the key alone, and what may depend on this machine.
+        """
+        total, every = self.section.instances, self.section.epoch_instances
+        at = load_state(self._saved, self.modules, self.optimizers)
+        diary, sums = Diary(self.job, at), Means()
+        with self.job.bars.bar(what, total, "instances", at.instances) as bar:
+            clock = time.monotonic()
+            while at.instances < total:
+                size = min(self.section.batch_size, total - at.instances)
+                numbers = update(at, size)
+                sums.add(numbers)
+                epoch, before = at.instances // every, clock
+                at.step, at.instances = at.step + 1, at.instances + size
+                clock = time.monotonic()
+                at.seconds += clock - before
+                bar.advance(size, **numbers)
+                if at.instances >= total or at.instances // every > epoch:
+                    values, beside = validate()
+                    diary.write(at, {**sums.take(self.setup), **values}, beside)
+                    bar.advance(0, **{k: v for k, v in {**values, **beside}.items() if isinstance(v, float)})
+                    clock = time.monotonic()  # validation is not training time
+                self._save(at)
+        diary.close()
+        return at
+
+    @property
+    def _saved(self) -> Path:
+        return self.job.work / "state.safetensors"
+
+    _last_save: float = 0.0
+
+    def _save(self, at: Progress) -> None:
+        """The state is on disk once a minute, at the end, and before a polite stop."""
+        stop = self.setup.agree(self.job.stopping())
+        due = time.monotonic() - self._last_save > SAVE_EVERY_SECONDS or at.instances >= self.section.instances
+        if (due or stop) and self.setup.rank == 0:
+            save_state(self._saved, at, self.modules, self.optimizers)
+            self._last_save = time.monotonic()
+        if stop:
+            self.job.pause_point()
+
+
+class Means:
+    """Running means of named numbers, but the latest value of the learning rate."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, float] = {}
+        self.rate: dict[str, float] = {}
+        self.count = 0
+
+    def add(self, numbers: Mapping[str, float]) -> None:
+        self.count += 1
+        for name, value in numbers.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+        self.rate = {"lr": numbers["lr"]} if "lr" in numbers else {}
+
+    def take(self, setup: Setup) -> dict[str, float]:
+        """The means, over all ranks too, since the last time."""
+        out = {name: setup.mean(total / self.count) for name, total in self.sums.items()}
+        self.sums, self.count = {}, 0
+        return out | self.rate

@@ -1,0 +1,29 @@
+"""The fixed sets on which training is watched."""
+
+from __future__ import annotations
+
+import torch
+
+from cnf_cli.formats import dataset
+from cnf_cli.problems.base import BaseProblem
+from cnf_cli.stages.job import Artifact, Job, derived_seed
+from cnf_cli.stages.reference import reference_costs
+from cnf_cli.stages.training import Validation
+
+
+def validation_set(job: Job, problem: BaseProblem, seed: int, count: int) -> Validation | None:
+    """The artifact the user named, or `count` fresh instances; with references where they are known or quick to get."""
+    if "validation" in job.inputs:
+        return from_artifact(job.inputs["validation"], problem, count)
+    if not count:
+        return None
+    clean = problem.sample(count, rng=torch.Generator().manual_seed(derived_seed(seed, "validation")))
+    return Validation(clean, reference_costs(problem, clean, job))
+
+
+def from_artifact(artifact: Artifact, problem: BaseProblem, count: int) -> Validation:
+    """The first instances of a stored data set, with their stored reference costs."""
+    block = dataset.load(artifact.path("data.h5")).blocks[0]
+    rows = slice(0, count or len(block))
+    reference = None if block.cost is None else torch.from_numpy(block.cost[rows])
+    return Validation(problem.from_block(block)[rows], reference)
