@@ -25,7 +25,7 @@ class Solver:
         return "built in"
 
     def solve(self, instance: Instance, params: Params) -> Found:
-        """A tour no single move improves (2-opt, Or-opt; between routes: move, swap, exchange tails), or the best in time."""
+        """A tour no single move improves (2-opt, Or-opt; between routes: move, swap, swap tails), if time allows."""
         return Found(descend(instance, tuple(Nearest().solve(instance, None).tour), params.seconds))  # type: ignore[arg-type]
 
 

@@ -11,7 +11,7 @@ from cnf_cli.solvers.scale import to_integers
 
 class Params(Section):
     runs: int = Field(
-        1, ge=1, le=10_000, description="independent runs of LKH, best kept (the library's default is 10)"
+        3, ge=1, le=10_000, description="independent runs of LKH, best kept (the library's default is 10)"
     )
 
 

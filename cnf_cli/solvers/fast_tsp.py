@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from pydantic import Field
 
 from cnf_cli.errors import DataError
@@ -18,7 +20,7 @@ class Params(Section):
 
 def seconds_for(nodes: int) -> float:
     """About three times what the optimum took in measurements, since it is wall time and cores are shared."""
-    return max(0.05, 0.1 * (nodes / 100) ** 1.4)
+    return max(0.05, 0.1 * math.pow(nodes / 100, 1.4))
 
 
 class Solver:

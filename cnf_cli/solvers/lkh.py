@@ -41,7 +41,8 @@ def _settings(instance: Instance, params: Params) -> str:
     special = "SPECIAL\n" if instance.problem == "cvrp" else ""
     return (
         f"{special}PROBLEM_FILE = instance.txt\nOUTPUT_TOUR_FILE = tour.txt\nRUNS = {params.runs}\n"
-        f"MAX_TRIALS = {params.trials}\nSEED = {params.seed}\nTIME_LIMIT = {max(1, int(params.seconds * 0.9))}\nTRACE_LEVEL = 0\n"
+        f"MAX_TRIALS = {params.trials}\nSEED = {params.seed}\n"
+        f"TIME_LIMIT = {max(1, int(params.seconds * 0.9))}\nTRACE_LEVEL = 0\n"
     )
 
 

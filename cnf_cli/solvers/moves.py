@@ -23,7 +23,7 @@ def improve_tour(distances: Array, tour: list[int], seconds: float) -> list[int]
         if gain <= least:
             break
         now = better
-    return now.tolist()
+    return [int(node) for node in now]
 
 
 def _two_opt(d: Array, t: Tour) -> tuple[float, Tour]:
@@ -82,7 +82,7 @@ def improve_routes(
     while time.monotonic() < until:
         routes = [improve_tour(d, [0, *r], max(0.0, until - time.monotonic())) for r in routes]
         routes = [t[t.index(0) + 1 :] + t[: t.index(0)] for t in routes]
-        gain, better = max((_relocate(d, demand, limit, routes), _tails(d, demand, limit, routes)), key=lambda m: m[0])
+        gain, better = max((move(d, demand, limit, routes) for move in (_relocate, _swap, _tails)), key=lambda m: m[0])
         if gain <= least:
             break
         routes = [r for r in better if r]
@@ -116,6 +116,23 @@ def _relocate(d: Array, demand: Array, limit: float, routes: list[list[int]]) ->
     out[where[own[u]]].remove(customer)
     out[where[to]].insert(int(place[to]), customer)
     return float(gain[u, to]), out
+
+
+def _swap(d: Array, demand: Array, limit: float, routes: list[list[int]]) -> tuple[float, list[list[int]]]:
+    """The best exchange of two customers of two routes."""
+    node, after, where, place = _stops(routes)
+    own = np.flatnonzero(node > 0)
+    a, pre, post, route = node[own], node[own - 1], after[own], where[own]
+    old = d[pre, a] + d[a, post]
+    new = d[np.ix_(pre, a)] + d[np.ix_(a, post)].T  # row i, column j: customer j in the place of i
+    load = np.array([demand[r].sum() for r in routes])[route]
+    fits = load[:, None] - demand[a][:, None] + demand[a][None, :] <= limit
+    fits &= fits.T & (route[:, None] != route[None, :])
+    gain = np.where(fits, old[:, None] + old[None, :] - new - new.T, -np.inf)
+    i, j = np.unravel_index(int(gain.argmax()), gain.shape)
+    out = [list(r) for r in routes]
+    out[route[i]][place[own[i]] - 1], out[route[j]][place[own[j]] - 1] = int(a[j]), int(a[i])
+    return float(gain[i, j]), out
 
 
 def _tails(d: Array, demand: Array, limit: float, routes: list[list[int]]) -> tuple[float, list[list[int]]]:

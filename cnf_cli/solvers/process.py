@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from cnf_cli.solvers.base import SolverError
@@ -22,7 +23,7 @@ class StartError(SolverError):
 
 
 class Worker:
-    """A fresh interpreter in a session of its own: no inherited threads, no Ctrl-C from the terminal, killed as a group.
+    """A fresh interpreter in a session of its own: no inherited threads, no Ctrl-C of the terminal, killed as a group.
 
     Not `multiprocessing.Process`: that runs the caller's main module again, and may not start inside a Dask worker.
     """
@@ -32,7 +33,7 @@ class Worker:
         self.deadline = float("inf")
         self.ready = False
         self.dead = False
-        self.process = subprocess.Popen(  # noqa: S603
+        self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "cnf_cli.solvers.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -40,9 +41,9 @@ class Worker:
             start_new_session=True,
             env={
                 **os.environ,
-                "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
+                "PYTHONPATH": os.pathsep.join(p or str(Path.cwd()) for p in sys.path),
                 "OMP_NUM_THREADS": "1",
-            },  # noqa: PTH109
+            },
         )
         assert self.process.stdin is not None
         assert self.process.stdout is not None

@@ -104,16 +104,14 @@ def require(kind: str, problem: str) -> None:
 
 
 def solve_one(instance: Instance, kind: str, params: Mapping[str, Any] | None = None) -> Answer:
-    """A feasible answer with its recomputed cost, in this process; anything else raises `SolverError` or `DataError`."""
+    """A feasible answer with its recomputed cost, in this process; else raises `SolverError` or `DataError`."""
     instance.check()
     chosen = solver(kind)
     require(kind, instance.problem)
     start = time.perf_counter()
     small = instance.nodes < chosen.least and exact.solvable(instance)
-    if small:
-        found = exact.solve_small(instance)
-    else:
-        found = chosen.solve(instance, module_of(kind).Params(**(params or {})))
+    settings = module_of(kind).Params(**(params or {}))
+    found = exact.solve_small(instance) if small else chosen.solve(instance, settings)
     seconds = time.perf_counter() - start
     tour, cost = _checked(instance, kind, found)
     return Answer(tour, cost, bool(found.proved), seconds, kind, "small: solved exactly by cnf" if small else "")
