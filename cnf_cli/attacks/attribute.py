@@ -125,8 +125,11 @@ class Attack:
         before = hardest.offer(clean) if hardest else None
         flags = {name: torch.zeros_like(alpha) for name in ("zero_gradient", "nonfinite_gradient", "projected")}
         now, clean_cost, best = clean, None, None
+        # One policy is rolled out and differentiated on the same instances: encode them once.
+        fields = tuple(self.problem.masks(clean, self.names))
+        once = fields if len(policies) == 1 and "demand" not in fields else ()
         for _ in range(self.params.steps):
-            rolls = [self._roll(policy, now, seeds) for policy, seeds in self._seeded(policies, now, rng)]
+            rolls = [self._roll(policy, now, seeds, once) for policy, seeds in self._seeded(policies, now, rng)]
             costs = torch.stack([r.best for r in rolls], -1)
             best = costs.argmin(-1)
             clean_cost = costs if clean_cost is None else clean_cost
@@ -154,8 +157,8 @@ class Attack:
         seeds = None if self.objective == "greedy" else seeds_from(rng, len(inst)).to(inst.device)
         return [(policy, seeds) for policy in policies]
 
-    def _roll(self, policy: Encoder, inst: Instances, seeds: Tensor | None) -> Rolled:
-        return roll(policy, self.problem, self.engine, inst, seeds)
+    def _roll(self, policy: Encoder, inst: Instances, seeds: Tensor | None, wanted: Sequence[str] = ()) -> Rolled:
+        return roll(policy, self.problem, self.engine, inst, seeds, wanted)
 
     def _ascend(
         self,
@@ -176,7 +179,7 @@ class Attack:
             if len(rows) == 0:
                 continue
             part = now[rows]
-            rolled = Rolled(rolls[j].tours[rows], rolls[j].cost[rows])
+            rolled = rolls[j] if len(policies) == 1 else rolls[j].rows(rows)
             if fresh:
                 rolled = self._roll(policy, part, None if seeds is None else seeds[rows])
             found = gradient(policy, self.problem, self.engine, part, rolled, self.objective, fields)

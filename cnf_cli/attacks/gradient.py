@@ -20,23 +20,51 @@ _GRAPH = 1 << 24
 
 
 @dataclass(frozen=True)
+class Seen:
+    """Instances whose wanted attributes are leaves of the graph that made the tables."""
+
+    leaves: dict[str, Tensor]
+    inst: Instances
+    tables: Tables
+
+
+@dataclass(frozen=True)
 class Rolled:
     """What a policy did on some instances."""
 
     tours: Int[Tensor, "b p t"]
     cost: Float[Tensor, "b p"]
+    seen: Seen | None = None
+    """Kept when the same encoding will be differentiated."""
 
     @property
     def best(self) -> Float[Tensor, " b"]:
         """The lowest cost over the starts."""
         return self.cost.amin(-1)
 
+    def rows(self, index: slice | Tensor) -> Rolled:
+        """The rollouts of some of the instances, without their graph."""
+        return Rolled(self.tours[index], self.cost[index])
+
+
+def see(policy: Encoder, inst: Instances, wanted: Sequence[str]) -> Seen:
+    """The policy's tables as a function of the wanted attributes."""
+    leaves = {name: getattr(inst, name).detach().clone().requires_grad_() for name in wanted}
+    moved = inst.detach().with_(**leaves)
+    with torch.enable_grad():
+        return Seen(leaves, moved, policy.encode(moved))
+
 
 @torch.no_grad()
-def roll(policy: Encoder, problem: Any, engine: Engine, inst: Instances, seeds: Tensor | None) -> Rolled:
-    """One rollout from every start: greedy without seeds, else sampled."""
-    tours = engine.rollout(policy.encode(inst), problem.world(inst), seeds)
-    return Rolled(tours, problem.cost(inst, tours))
+def roll(
+    policy: Encoder, problem: Any, engine: Engine, inst: Instances, seeds: Tensor | None, wanted: Sequence[str] = ()
+) -> Rolled:
+    """One rollout from every start: greedy without seeds, else sampled; ready to be differentiated if `wanted`."""
+    seen = see(policy, inst, wanted) if wanted else None
+    tables = seen.tables if seen else policy.encode(inst)
+    plain = tables.with_(**{name: tensor.detach() for name, tensor in tables.tensors()})
+    tours = engine.rollout(plain, problem.world(inst), seeds)
+    return Rolled(tours, problem.cost(inst, tours), seen)
 
 
 def gradient(
@@ -57,14 +85,10 @@ def gradient(
     p, t = rolled.tours.shape[1:]
     most = max(1, _GRAPH // max(1, p * t * inst.nodes * 8))
     parts = [
-        _gradient(policy, problem, engine, inst[i : i + most], _part(rolled, i, i + most), objective, wanted)
+        _gradient(policy, problem, engine, inst[i : i + most], rolled.rows(slice(i, i + most)), objective, wanted)
         for i in range(0, len(inst), most)
     ]
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-
-
-def _part(rolled: Rolled, low: int, high: int) -> Rolled:
-    return Rolled(rolled.tours[low:high], rolled.cost[low:high])
 
 
 @torch.enable_grad()
@@ -77,13 +101,12 @@ def _gradient(
     objective: str,
     wanted: Sequence[str],
 ) -> dict[str, Tensor]:
-    leaves = {name: getattr(inst, name).detach().clone().requires_grad_() for name in wanted}
-    moved = inst.detach().with_(**leaves)
-    tables, world = policy.encode(moved), problem.world(moved)
-    cost = problem.cost(moved, rolled.tours)
+    seen = rolled.seen or see(policy, inst, wanted)
+    leaves, world = seen.leaves, problem.world(seen.inst)
+    cost = problem.cost(seen.inst, rolled.tours)
     share = ratio(cost, detach=objective == "greedy")
     weight = share.detach() - (1.0 if objective == "advantage" else 0.0)
-    total, log_prob = _score(engine, tables, world, rolled.tours, weight)
+    total, log_prob = _score(engine, seen.tables, world, rolled.tours, weight)
     if objective in ("hac", "greedy"):
         total = total + (log_prob.detach() * share).sum(-1)
     found = torch.autograd.grad(total.sum(), list(leaves.values()), allow_unused=True)
