@@ -129,13 +129,13 @@ def cut(text: str, at: str) -> Parts:
         stripped = row.strip()
         if not stripped:
             continue
-        if not stripped[0].isalpha():
+        word = _KEYWORD.fullmatch(stripped)
+        if word is None:
             if current is None:
                 raise DataError(f"unexpected {stripped[:40]!r} before any section", at=f"{at}:{line}")
             current.rows.append((line, stripped))
             continue
-        key, colon, rest = _KEYWORD.fullmatch(stripped).groups()  # type: ignore[union-attr]
-        key = key.upper()
+        key, colon, rest = word[1].upper(), word[2], word[3]
         if key == "EOF":
             break
         if key in SECTIONS or key.endswith("_SECTION"):

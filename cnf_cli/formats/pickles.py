@@ -63,6 +63,8 @@ def loads(data: bytes, storage: Storage, at: str = "pickle") -> Any:
         return machine.run()
     except _BadError as bad:
         message = str(bad)
+    except DataError as error:  # from the decoder of a torch storage
+        message = error.message
     except (struct.error, IndexError):
         message = "it is truncated"
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
