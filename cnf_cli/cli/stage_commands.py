@@ -1,4 +1,4 @@
-"""`cnf pretrain`: the stages of an experiment."""
+"""`cnf pretrain`, `cnf attack`, `cnf train-cnf`: the stages of an experiment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from cnf_cli.cli import complete
 from cnf_cli.cli.context import Context, command
-from cnf_cli.cli.run_stage import Alias, Force, Launch, Nodes, Plan, Sets, Target, recipe_for
+from cnf_cli.cli.run_stage import Alias, Force, Launch, NoDeps, Nodes, Plan, Sets, Target, recipe_for
 
 if TYPE_CHECKING:
     from cnf_cli.store import Manifest
@@ -17,11 +17,19 @@ PANEL = "Stages"
 Init = Annotated[
     str | None, typer.Option("--init", help="Start from this policy artifact's weights.", autocompletion=complete.aliases)
 ]
+Policy = Annotated[
+    str | None, typer.Option("--with", help="Policy artifact to attack.", autocompletion=complete.aliases)
+]
+Data = Annotated[
+    str | None, typer.Option("--data", help="Data artifact with the clean instances.", autocompletion=complete.aliases)
+]
 
 
 def register(app: typer.Typer) -> None:
     """Add the stage commands."""
     command(app, "pretrain", rich_help_panel=PANEL)(pretrain)
+    command(app, "attack", rich_help_panel=PANEL)(attack)
+    command(app, "train-cnf", rich_help_panel=PANEL)(train_cnf)
 
 
 def artifact(ctx: Context, text: str | None) -> Manifest | None:
@@ -54,3 +62,48 @@ def pretrain(
     recipe = recipe_for(target, n, set_)
     task = stage.task(recipe, artifact(ctx, init), artifact(ctx, validate))
     Launch(ctx, recipe.runtime, plan=plan, force=force, alias=alias).run(task)
+
+
+def attack(
+    ctx: Context,
+    target: Target,
+    n: Nodes = None,
+    set_: Sets = None,
+    policy: Policy = None,
+    data: Data = None,
+    count: Annotated[int | None, typer.Option(help="Instances to attack.", min=1)] = None,
+    steps: Annotated[int | None, typer.Option(help="Gradient steps.", min=1)] = None,
+    white_box: Annotated[
+        bool, typer.Option("--white-box", help="Attack every model of the ensemble, and keep a sample.")
+    ] = False,
+    plan: Plan = False,
+    force: Force = False,
+    no_deps: NoDeps = False,
+    alias: Alias = None,
+) -> None:
+    """Make adversarial instances against a policy, each kept beside the clean one it was made from."""
+    from cnf_cli.stages import attack as stage
+
+    sets = [f"attack.count={count}"] * (count is not None) + [f"attack.steps={steps}"] * (steps is not None)
+    recipe = recipe_for(target, n, [*sets, *(set_ or ())])
+    task = stage.task(recipe, artifact(ctx, policy), artifact(ctx, data), white_box=white_box)
+    Launch(ctx, recipe.runtime, plan=plan, force=force, deps=not no_deps, alias=alias).run(task)
+
+
+def train_cnf(
+    ctx: Context,
+    target: Target,
+    n: Nodes = None,
+    set_: Sets = None,
+    init: Init = None,
+    plan: Plan = False,
+    force: Force = False,
+    no_deps: NoDeps = False,
+    alias: Alias = None,
+) -> None:
+    """Harden an ensemble of copies of the pretrained policy by the recipe's defence; resumes when repeated."""
+    from cnf_cli.stages import train_cnf as stage
+
+    recipe = recipe_for(target, n, set_)
+    task = stage.task(recipe, artifact(ctx, init))
+    Launch(ctx, recipe.runtime, plan=plan, force=force, deps=not no_deps, alias=alias).run(task)

@@ -78,7 +78,7 @@ def _train(job: Job, setup: Setup) -> Result:
         # Stored references follow from the key; those asked of a solver on the way depend on what is installed.
         return ({**values, **gap}, {}) if "validation" in job.inputs else (values, gap)
 
-    loop = Loop(job, setup, section, {"model": policy}, {"model": optimizer})
+    loop = Loop(job, setup, section, {"model": policy}, {"model": optimizer}, ("cost", "lr"))
     at = loop.run(f"pretraining {problem_section.kind}{problem_section.n}", update, validate)
     files = save_models(job.work, [policy], problem_section, policy_section)
     checks = {"problem": problem_section.kind, "models": 1, "instances": at.instances}

@@ -1,64 +1,151 @@
-"""Reference costs for instances in memory, by a solver that is quick enough to ask while somebody waits."""
+"""Costs by a reference solver: asked in worker processes, checked, and kept as they come, so that nothing is lost."""
 
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from cnf_cli import plugins
-from cnf_cli.problems.base import BaseProblem
-from cnf_cli.problems.instances import Instances
-from cnf_cli.stages.files import write_atomic
+from cnf_cli.formats.dataset import Block
+from cnf_cli.problems.validate import InvalidTour
+from cnf_cli.solvers.base import Answer, Failure, Instance
+from cnf_cli.solvers.pool import Executor, Outcome, solve_all
+from cnf_cli.solvers.run import params_of, solver
 from cnf_cli.stages.job import Job
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cnf_cli.problems.base import BaseProblem
+    from cnf_cli.problems.instances import Instances
 
 QUICK = {"tsp": "fast_tsp"}
 """Solvers that answer in milliseconds per instance."""
+_SAVE_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Which solver, with which settings, and who does the work."""
+
+    kind: str
+    params: dict[str, Any] = field(default_factory=dict)
+    timeout_seconds: float = 600.0
+    jobs: int = 0
+    executor: Executor = "processes"
+    address: str | None = None
 
 
 def reference_costs(problem: BaseProblem, inst: Instances, job: Job) -> Tensor | None:
     """Each instance's cost by the quick solver for its problem, kept in the work folder; None without one."""
+    import torch
+
     kind = QUICK.get(problem.kind)
-    if kind is None or kind not in plugins.kinds("solvers") or not plugins.load("solvers", kind).Solver().available():
+    if kind is None or not solver(kind).available():
         return None
-    block = problem.to_block(inst)
-    name = hashlib.sha256(b"".join(a.tobytes() for a in (block.xy, block.demand) if a is not None)).hexdigest()[:16]
-    kept = job.work / f"reference-{name}.npy"
-    if kept.exists():
-        return torch.from_numpy(np.load(kept, allow_pickle=False))
-    answers = solve_block(problem.kind, block, kind, job)
-    if any(cost is None for cost in answers):
+    found = answers(instances_of(problem.kind, problem.to_block(inst)), Ask(kind), job)
+    if not all(isinstance(answer, Answer) for answer in found):
         return None
-    costs = np.array(answers, dtype=np.float64)
-    import io
-
-    buffer = io.BytesIO()
-    np.save(buffer, costs)
-    write_atomic(kept, buffer.getvalue())
-    return torch.from_numpy(costs)
+    return torch.tensor([answer.cost for answer in found if isinstance(answer, Answer)], dtype=torch.float64)
 
 
-def solve_block(problem: str, block: Any, kind: str, job: Job) -> list[float | None]:
-    """The solver's cost for every instance of the block; None where it failed."""
-    import os
-
-    from cnf_cli.solvers.base import Answer, Instance
-    from cnf_cli.solvers.pool import solve_all
-
-    given = [
+def instances_of(problem: str, block: Block) -> list[Instance]:
+    """The block's instances one by one, as solvers take them."""
+    matrix = block.matrix
+    return [
         Instance(
             problem,
-            xy=None if block.xy is None else block.xy[i],
-            matrix=None if block.matrix is None else block.matrix[i],
+            # With a matrix, coordinates are for drawing only.
+            xy=None if block.xy is None or matrix is not None else block.xy[i],
+            matrix=None if matrix is None else matrix[i],
             demand=None if block.demand is None else block.demand[i],
             capacity=None if block.capacity is None else float(block.capacity[i]),
             rule=block.rule,
         )
         for i in range(len(block))
     ]
-    with job.bars.bar(f"reference costs ({kind})", len(given), "instances") as bar:
-        found = solve_all(given, kind, plugins.params("solvers", kind)(), jobs=os.cpu_count() or 1, on_done=lambda *_: bar.advance())
-    return [answer.cost if isinstance(answer, Answer) else None for answer in found]
+
+
+def answers(given: Sequence[Instance], ask: Ask, job: Job) -> list[Outcome]:
+    """One checked answer or failure per instance; what an interrupted run has found already is not asked again."""
+    kept = _Kept(job.work / f"answers-{_digest(given, ask)}.jsonl", given)
+    left = [i for i in range(len(given)) if i not in kept.found]
+    stuck: dict[int, Failure] = {}
+    what = f"solving with {ask.kind}"
+    with job.bars.bar(what, len(given), "instances", len(kept.found)) as bar:
+
+        def done(at: int, outcome: Outcome) -> None:
+            if isinstance(outcome, Answer):
+                kept.add(left[at], outcome)
+            else:
+                stuck[left[at]] = outcome
+            bar.advance(**({"failed": float(len(stuck))} if stuck else {}))
+            tick()
+
+        def tick() -> None:
+            if job.stopping():
+                kept.flush()
+                job.pause_point()
+
+        try:
+            solve_all(
+                [given[i] for i in left],
+                ask.kind,
+                ask.params,
+                jobs=ask.jobs,
+                timeout_seconds=ask.timeout_seconds,
+                on_done=done,
+                on_tick=tick,
+                executor=ask.executor,
+                address=ask.address,
+            )
+        finally:
+            kept.flush()
+    return [kept.found[i] if i in kept.found else stuck[i] for i in range(len(given))]
+
+
+class _Kept:
+    """Answers on disk, one JSON line each; a line that was cut off, or whose tour is wrong, is not believed."""
+
+    def __init__(self, path: Path, given: Sequence[Instance]) -> None:
+        self.path = path
+        self.found: dict[int, Answer] = {}
+        self.waiting: list[str] = []
+        self.last = time.monotonic()
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+            try:
+                entry = json.loads(line)
+                i, tour = int(entry["i"]), tuple(int(v) for v in entry["tour"])
+                rest = bool(entry["proved"]), float(entry["seconds"]), str(entry["solver"]), str(entry["note"])
+                self.found[i] = Answer(tour, given[i].cost(tour), *rest)
+            except (ValueError, KeyError, TypeError, IndexError, InvalidTour):
+                continue
+
+    def add(self, i: int, answer: Answer) -> None:
+        self.found[i] = answer
+        self.waiting.append(json.dumps({"i": i, **vars(answer)}))
+        if time.monotonic() - self.last > _SAVE_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        if self.waiting:
+            with self.path.open("a", encoding="utf-8") as out:
+                out.write("\n".join(["", *self.waiting, ""]))  # the first newline ends a line that was cut off
+        self.waiting, self.last = [], time.monotonic()
+
+
+def _digest(given: Sequence[Instance], ask: Ask) -> str:
+    """A name for exactly these instances asked of exactly this solver."""
+    out = hashlib.sha256(json.dumps([ask.kind, params_of(ask.kind, ask.params)], sort_keys=True, default=str).encode())
+    for one in given:
+        out.update(f"{one.problem} {one.rule} {one.capacity}".encode())
+        for array in (one.xy, one.matrix, one.demand):
+            if array is not None:
+                out.update(np.ascontiguousarray(array, dtype="<f8").tobytes())
+    return out.hexdigest()[:16]

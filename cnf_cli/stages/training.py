@@ -153,6 +153,8 @@ class Loop:
     section: PretrainSection | TrainSection
     modules: Mapping[str, nn.Module]
     optimizers: Mapping[str, Optimizer]
+    shown: tuple[str, ...] = ()
+    """Which of an update's numbers stand beside the progress bar."""
 
     def run(
         self,
@@ -177,7 +179,7 @@ class Loop:
                 at.step, at.instances = at.step + 1, at.instances + size
                 clock = time.monotonic()
                 at.seconds += clock - before
-                bar.advance(size, **numbers)
+                bar.advance(size, **{name: numbers[name] for name in self.shown if name in numbers})
                 if at.instances >= total or at.instances // every > epoch:
                     values, beside = validate()
                     diary.write(at, {**sums.take(self.setup), **values}, beside)

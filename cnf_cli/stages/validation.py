@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 
+from cnf_cli import plugins
 from cnf_cli.formats import dataset
 from cnf_cli.problems.base import BaseProblem
+from cnf_cli.stages.attack import attack_all, for_sets
 from cnf_cli.stages.job import Artifact, Job, derived_seed
 from cnf_cli.stages.reference import reference_costs
+from cnf_cli.stages.setup import Setup
 from cnf_cli.stages.training import Validation
 
 
@@ -27,3 +33,15 @@ def from_artifact(artifact: Artifact, problem: BaseProblem, count: int) -> Valid
     rows = slice(0, count or len(block))
     reference = None if block.cost is None else torch.from_numpy(block.cost[rows])
     return Validation(problem.from_block(block)[rows], reference)
+
+
+def adversarial_set(
+    job: Job, problem: BaseProblem, models: Sequence[Any], setup: Setup, clean: Validation | None
+) -> Validation | None:
+    """The validation set attacked once, through the model that training starts from: fixed for the whole run."""
+    if clean is None:
+        return None
+    section = for_sets(job.section("attack"))
+    attack = plugins.load("attacks", section.kind).Attack(section, problem, setup.engine)
+    hard, _ = attack_all(job, attack, [models], clean.instances, section.seed)
+    return Validation(hard, reference_costs(problem, hard, job))

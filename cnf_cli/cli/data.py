@@ -1,0 +1,156 @@
+"""`cnf data generate|show|export`, `cnf import`, `cnf solve`: instances in and out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cnf_cli.cli import complete
+from cnf_cli.cli.context import Context, command
+from cnf_cli.cli.run_stage import Alias, Force, Launch, Plan, Sets, recipe_for
+
+if TYPE_CHECKING:
+    from cnf_cli.formats.dataset import Dataset
+
+PANEL = "Data"
+Id = Annotated[str, typer.Argument(help="Data artifact: id, prefix or alias.", autocompletion=complete.aliases)]
+Files = Annotated[list[Path], typer.Argument(help="Files or folders.", exists=False)]
+Problem = Annotated[str | None, typer.Option(help="Which problem, where the files leave it open.")]
+Capacity = Annotated[float | None, typer.Option(help="Vehicle capacity, for CSV files with demands.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the data commands."""
+    group = typer.Typer(no_args_is_help=True, help="Generate, look at and export data sets.")
+    command(group, "generate")(generate)
+    command(group, "show")(show)
+    command(group, "export")(export)
+    app.add_typer(group, name="data", rich_help_panel=PANEL)
+    command(app, "import", rich_help_panel=PANEL)(import_)
+    command(app, "solve", rich_help_panel=PANEL)(solve)
+
+
+def generate(
+    ctx: Context,
+    problem: Annotated[str, typer.Argument(help="Problem plugin, or a recipe file.", autocompletion=complete.targets)],
+    n: Annotated[int, typer.Option("--n", help="Nodes to visit.", min=2)] = 100,
+    count: Annotated[int, typer.Option(help="Instances.", min=1)] = 1000,
+    dist: Annotated[str, typer.Option(help="uniform, rotation, explosion, gaussian_mixture.")] = "uniform",
+    seed: Annotated[int, typer.Option(help="Equal seeds give equal data sets.", min=0)] = 4321,
+    set_: Sets = None,
+    plan: Plan = False,
+    force: Force = False,
+    alias: Alias = None,
+) -> None:
+    """Draw a data set of fresh instances."""
+    from cnf_cli.stages import data as stage
+
+    recipe = recipe_for(problem, n, [f"problem.dist={dist}", *(set_ or ())])
+    name = f"data/{recipe.problem.kind}{recipe.problem.n}-{recipe.problem.dist}-{seed}"
+    task = stage.task(recipe.problem, count, seed, alias=name.replace("_", "-"))
+    Launch(ctx, recipe.runtime, plan=plan, force=force, alias=alias).run(task)
+
+
+def open_data(ctx: Context, artifact: str) -> tuple[str, Dataset]:
+    """(key, data set) of a data artifact."""
+    from cnf_cli.errors import ArtifactError
+    from cnf_cli.formats import dataset
+
+    key = ctx.store.resolve(artifact)
+    manifest = ctx.store.find(key)
+    if manifest is not None and "data.h5" not in manifest.outputs:
+        raise ArtifactError(f"artifact {key[:12]} ({manifest.stage}) is not a data set", hint="`cnf ls --stage data`")
+    return key, dataset.load(ctx.store.open(key, "data.h5"))
+
+
+def show(ctx: Context, artifact: Id) -> None:
+    """Counts, ranges and references of a data set."""
+    from cnf_cli.formats.summary import summarise
+
+    key, found = open_data(ctx, artifact)
+    facts = summarise(found)
+    ctx.emit({"id": key, **facts})
+    blocks = facts.pop("blocks")
+    ctx.table(("what", "value"), [(name, str(value)) for name, value in facts.items()])
+    if not ctx.json:
+        print()
+    ctx.table(tuple(blocks[0]), [tuple(block.values()) for block in blocks[:40]])
+    if len(blocks) > 40:
+        ctx.say(f"and {len(blocks) - 40} more sizes; --json prints all")
+
+
+def export(
+    ctx: Context,
+    artifact: Id,
+    file: Annotated[Path, typer.Argument(help="FILE.h5 for all, .csv or .tsp/.vrp/.atsp for one instance.")],
+    row: Annotated[int, typer.Option(help="Which instance, for formats that hold one.", min=0)] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+) -> None:
+    """Write a data set, or one of its instances, to a file other tools read."""
+    from cnf_cli.errors import DataError
+    from cnf_cli.formats import dataset
+    from cnf_cli.formats.export import write
+    from cnf_cli.formats.item import items_of
+
+    key, found = open_data(ctx, artifact)
+    if file.exists() and not force:
+        raise DataError(f"{file} exists already", hint="choose another name, or --force")
+    if file.suffix in (".h5", ".hdf5"):
+        dataset.save(file, found)
+    else:
+        items = items_of(found)
+        if row >= len(items):
+            raise DataError(f"there is no instance {row}: the data set has {len(items)}", hint=f"--row 0..{len(items) - 1}")
+        write(file, items[row])
+    ctx.emit({"id": key, "file": str(file)}, str(file))
+
+
+def import_(
+    ctx: Context,
+    files: Files,
+    alias: Alias = None,
+    solutions: Annotated[Path | None, typer.Option(help="Reference tours for these instances.")] = None,
+    problem: Problem = None,
+    capacity: Capacity = None,
+    heads: Annotated[int | None, typer.Option(help="Attention heads of a checkpoint of unusual width.")] = None,
+    plan: Plan = False,
+    force: Force = False,
+) -> None:
+    """Take data sets (.pkl, TSPLIB, VRPLIB, CSV, HDF5) or POMO checkpoints (.pt) into the store."""
+    from cnf_cli.recipe.sections import RuntimeSection
+    from cnf_cli.stages import imported as stage
+
+    task = stage.task(files, solutions=solutions, problem=problem, capacity=capacity, heads=heads)
+    Launch(ctx, RuntimeSection(), plan=plan, force=force, alias=alias).run(task)
+
+
+def solve(
+    ctx: Context,
+    files: Files,
+    policy: Annotated[
+        str | None, typer.Option("--with", help="Policy artifact; the newest if left out.", autocompletion=complete.aliases)
+    ] = None,
+    aug: Annotated[int, typer.Option("--aug", help="Symmetric copies per instance.", min=1, max=128)] = 8,
+    write_sol: Annotated[Path | None, typer.Option("--write-sol", help="Folder for .tour and .sol files.")] = None,
+    problem: Problem = None,
+    capacity: Capacity = None,
+    device: Annotated[str, typer.Option(envvar="CNF_DEVICE", help="auto, cpu, cuda.")] = "auto",
+    set_: Sets = None,
+) -> None:
+    """Solve your own files with a policy: one row per instance, cost by the file's own distance rule."""
+    from cnf_cli.cli.stage_commands import artifact
+    from cnf_cli.stages.solve import solve_files
+
+    runtime = recipe_for("tsp", None, [f"runtime.device={device}", *(set_ or ())]).runtime
+    rows: list[dict[str, Any]] = []
+    for row in solve_files(
+        ctx.store, files, artifact(ctx, policy), runtime, ctx.bars, aug, write_sol, problem=problem, capacity=capacity
+    ):
+        rows.append(row)
+    ctx.emit({"rows": rows})
+    shown = [
+        (r["name"], r["nodes"], r["cost"], r["reference"], r["gap_percent"], r["seconds"], r["file"] or "") for r in rows
+    ]
+    ctx.table(("instance", "nodes", "cost", "best known", "gap %", "seconds", "written"), shown)

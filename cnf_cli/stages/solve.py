@@ -1,0 +1,109 @@
+"""Solve a user's own files with a policy; costs are recomputed on the original coordinates by the file's own rule."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cnf_cli.errors import ArtifactError, CnfError, DataError
+from cnf_cli.recipe.sections import RuntimeSection
+from cnf_cli.stages.job import Artifact, Bars
+from cnf_cli.store import Manifest, Store
+
+if TYPE_CHECKING:
+    from cnf_cli.formats.item import Item
+    from cnf_cli.stages.models import Ensemble
+    from cnf_cli.stages.setup import Setup
+
+
+def solve_files(
+    store: Store,
+    files: Sequence[Path],
+    policy: Manifest | None,
+    runtime: RuntimeSection,
+    bars: Bars,
+    augment: int = 8,
+    write_to: Path | None = None,
+    *,
+    problem: str | None = None,
+    capacity: float | None = None,
+) -> Iterator[dict[str, Any]]:
+    """One row per instance; without `policy` the newest in the store for the files' problem, which is said."""
+    from cnf_cli.formats.dataset import Dataset
+    from cnf_cli.formats.item import items_of
+    from cnf_cli.formats.sandbox import read_safely
+    from cnf_cli.stages.models import load_models
+    from cnf_cli.stages.setup import set_up
+
+    found = read_safely(list(files), problem, capacity)
+    if not isinstance(found, Dataset):
+        raise DataError("this is a checkpoint, not an instance", at=str(files[0]), hint="`cnf import` takes it into the store")
+    policy = policy or _newest(store, found.problem, bars)
+    with set_up(runtime) as setup:
+        ensemble = load_models(Artifact(store, policy), setup.device)
+        if ensemble.problem.kind != found.problem:
+            raise ArtifactError(
+                f"artifact {policy.key[:12]} is a policy for {ensemble.problem.kind}, the files hold {found.problem}",
+                hint=f"choose one for {found.problem}: `cnf ls`",
+            )
+        items = items_of(found)
+        with bars.bar("solving", len(items), "instances") as bar:
+            for item in items:
+                yield _solve_one(item, ensemble, setup, augment, write_to)
+                bar.advance()
+
+
+def _newest(store: Store, problem: str, bars: Bars) -> Manifest:
+    from cnf_cli.stages.models import newest_policy
+
+    policy = newest_policy(store, problem)
+    if policy is None:
+        raise ArtifactError(
+            f"the store has no policy for {problem}",
+            at=str(store.root),
+            hint=f"`cnf pretrain {problem} --n 50` trains one, `cnf import FILE.pt` takes one in.",
+        )
+    names = [alias for alias, key in store.refs().items() if key == policy.key]
+    bars.say(f"with the newest policy for {problem}: {policy.stage} {policy.key[:12]} {' '.join(names)}".rstrip())
+    return policy
+
+
+def _solve_one(item: Item, ensemble: Ensemble, setup: Setup, augment: int, write_to: Path | None) -> dict[str, Any]:
+    from cnf_cli.formats.item import collect
+    from cnf_cli.policies.run import solve
+
+    started = time.monotonic()
+    block = collect([item]).blocks[0]
+    try:
+        inst = ensemble.problem.normalise(block).to(setup.device)
+    except CnfError as error:
+        raise DataError(f"{item.name}: {error.message}", at=item.at or None, hint=error.hint) from None
+    solved = solve(ensemble.policies, ensemble.problem, inst, setup.engine, augment=augment)
+    best = int(solved.cost[:, 0].argmin())
+    tour = [int(v) for v in solved.tour[best, 0] if v >= 0]
+    cost = item.re_cost(tour)
+    known = None if item.cost != item.cost else item.cost
+    return {
+        "name": item.name,
+        "nodes": item.nodes,
+        "cost": cost,
+        "reference": known,
+        "gap_percent": None if not known else 100 * (cost / known - 1),
+        "seconds": round(time.monotonic() - started, 3),
+        "model": best,
+        "file": None if write_to is None else str(_write(write_to, item, tour, cost)),
+    }
+
+
+def _write(folder: Path, item: Item, tour: list[int], cost: float) -> Path:
+    from cnf_cli.formats.tours import write_sol, write_tour
+
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = "".join(c if c.isalnum() or c in "._-" else "_" for c in item.name) or "instance"
+    if item.demand is not None:
+        write_sol(folder / f"{stem}.sol", tour, cost, item.ids)
+        return folder / f"{stem}.sol"
+    write_tour(folder / f"{stem}.tour", stem, tour, item.ids, cost)
+    return folder / f"{stem}.tour"

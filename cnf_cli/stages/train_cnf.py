@@ -1,0 +1,101 @@
+"""Harden an ensemble: copies of a pretrained policy trained together by the recipe's defence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cnf_cli.recipe import Recipe
+from cnf_cli.stages import pretrain
+from cnf_cli.stages.job import Job, Result, derived_seed
+from cnf_cli.stages.runner import Task
+
+if TYPE_CHECKING:
+    import torch
+
+    from cnf_cli.stages.setup import Setup
+    from cnf_cli.stages.training import Progress
+    from cnf_cli.store import Manifest
+
+VERSION = 1
+
+
+def task(recipe: Recipe, init: Task | Manifest | None = None) -> Task:
+    """The recipe's hardened ensemble, from its pretrained policy or from another artifact's weights."""
+    policy = init if init is not None else pretrain.task(recipe)
+    sections = recipe.sections("problem", "attack", "train")
+    command = f"cnf train-cnf {recipe.source}"
+    return Task("train_cnf", sections, {"policy": policy}, alias=f"{recipe.name}/train-cnf", command=command)
+
+
+def run(job: Job) -> Result:
+    """Writes model-0.safetensors ... , router.safetensors where there is one, and metrics.jsonl."""
+    from cnf_cli.stages.setup import set_up
+
+    with set_up(job.runtime) as setup:
+        return _train(job, setup)
+
+
+def _train(job: Job, setup: Setup) -> Result:
+    import torch
+
+    from cnf_cli import plugins
+    from cnf_cli.defences.base import Clock
+    from cnf_cli.formats import checkpoint
+    from cnf_cli.stages.models import load_models, save_models
+    from cnf_cli.stages.training import Loop, learning_rate, set_rate
+    from cnf_cli.stages.validation import adversarial_set, validation_set
+
+    section, problem_section, attack_section = (job.section(name) for name in ("train", "problem", "attack"))
+    start = load_models(job.inputs["policy"], setup.device)
+    problem = start.problem.__class__(problem_section)
+    copies = [load_models(job.inputs["policy"], setup.device).policies for _ in range(section.models)]
+    models = [copy[j % len(copy)].train() for j, copy in enumerate(copies)]
+    attack = plugins.load("attacks", attack_section.kind).Attack(attack_section, problem, setup.engine)
+    defence = plugins.load("defences", section.defence).Defence(section, problem=problem, engine=setup.engine, attack=attack)
+    defence.setup(models, setup.device, torch.Generator().manual_seed(derived_seed(section.seed, "defence")))
+    optimizers = [make_optimizer(section, model) for model in models]
+
+    clean_set = validation_set(job, problem, section.seed, section.validation_count)
+    hard_set = adversarial_set(job, problem, start.policies[:1], setup, clean_set)
+    job.provenance["engine"] = setup.engine.name
+
+    def update(at: Progress, size: int) -> dict[str, float]:
+        rate = learning_rate(section.lr, section.decay_last, section.decay_factor, at.instances, section.instances)
+        for optimizer in optimizers:
+            set_rate(optimizer, rate)
+        rng = torch.Generator().manual_seed(derived_seed(section.seed, "train", at.step))
+        clean = problem.sample(size, rng=rng)[setup.mine(size)].to(setup.device)
+        clock = Clock(at.step, at.instances // section.epoch_instances, at.instances / section.instances)
+        own = torch.Generator().manual_seed(derived_seed(section.seed, "step", at.step, setup.rank))
+        reduce = setup.average if setup.world > 1 else None
+        numbers = defence.step(models, optimizers, clean, clock=clock, rng=own, reduce=reduce)
+        return {**numbers, "lr": rate}
+
+    def validate() -> tuple[dict[str, Any], dict[str, Any]]:
+        values, beside = {}, {}
+        for name, instances in (("clean", clean_set), ("adversarial", hard_set)):
+            found = instances.measure(models, problem, setup.engine, setup.device) if instances else {}
+            for key, value in found.items():
+                (beside if key.startswith("gap") else values)[f"{name}_{key}"] = value
+        return values, beside
+
+    modules = {f"model-{j}": model for j, model in enumerate(models)} | defence.modules()
+    named = {f"model-{j}": optimizer for j, optimizer in enumerate(optimizers)} | defence.optimizers()
+    title = f"{section.defence}({section.models}) on {problem_section.kind}{problem_section.n}"
+    at = Loop(job, setup, section, modules, named, ("pool_clean", "pool_local", "lr")).run(title, update, validate)
+
+    files = save_models(job.work, models, problem_section, start.policy_section)
+    for name, module in defence.modules().items():
+        path = job.work / f"{name}.safetensors"
+        checkpoint.save(path, dict(module.state_dict()), {"kind": name})
+        files[path.name] = path
+    checks = {"problem": problem_section.kind, "models": len(models), "instances": at.instances, "defence": section.defence}
+    return Result({**files, "metrics.jsonl": job.work / "metrics.jsonl"}, checks)
+
+
+def make_optimizer(section: Any, model: Any) -> torch.optim.Optimizer:
+    """A fresh optimizer, as the recipe says."""
+    import torch
+
+    kind = torch.optim.SGD if section.optimizer == "sgd" else torch.optim.Adam
+    return kind(model.parameters(), lr=section.lr, weight_decay=section.weight_decay)
