@@ -104,13 +104,13 @@ def test_chunks_change_nothing(problem: BaseProblem, sampled: bool) -> None:
 
 
 def test_memory_is_bounded_by_single_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When even one instance's copies are too many for one pass, they are taken one by one, with the same result."""
+    """When even one instance's copies are too many for one pass, they are taken a few at a time, with the same result."""
     policy, inst = make(TSP), TSP.sample(2, rng=rng(), n=10)
     base = run.solve([policy], TSP, inst, ENGINE)
     sizes = []
     encode = policy.encode
     monkeypatch.setattr(policy, "encode", lambda x: sizes.append(len(x)) or encode(x))
-    monkeypatch.setattr(run, "_ROOM", 350)
+    monkeypatch.setitem(run._ROOM, "cpu", 350)
     small = run.solve([policy], TSP, inst, ENGINE)
     assert max(sizes) == 3
     assert torch.allclose(small.cost, base.cost)
