@@ -76,7 +76,7 @@ def _params_node(tree: ast.Module) -> ast.ClassDef | None:
 class _ParamsOnly(importlib.machinery.SourceFileLoader):
     """Runs only a plugin's light imports and its `Section` classes up to and including `Params`."""
 
-    def source_to_code(self, data: Any, path: Any, *, _optimize: int = -1) -> CodeType:
+    def source_to_code(self, data: Any, path: Any, *, _optimize: int = -1) -> CodeType:  # type: ignore[override]
         tree = ast.parse(data, filename=str(path))
         keep: list[ast.stmt] = []
         for node in tree.body:

@@ -12,7 +12,9 @@ from typing import Any
 from tests.conftest import ROOT
 
 
-def cnf(*args: str, store: Path | None = None, cwd: Path | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+def cnf(
+    *args: str, store: Path | None = None, cwd: Path | None = None, timeout: float = 120
+) -> subprocess.CompletedProcess[str]:
     """One call of `cnf` and what it printed."""
     return subprocess.run(
         [sys.executable, "-m", "cnf_cli", *args],

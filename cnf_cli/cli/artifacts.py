@@ -53,7 +53,7 @@ def ls(ctx: Context, stage: Annotated[str | None, typer.Option(help="Only this s
     names: dict[str, list[str]] = {}
     for alias, key in ctx.store.refs().items():
         names.setdefault(key, []).append(alias)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for manifest in ctx.store.manifests(stage):
         found = {
             "id": manifest.key,
@@ -98,7 +98,9 @@ def show(ctx: Context, artifact: Id) -> None:
 
     print(f"{manifest.stage} {key}\n")
     print("\n".join(_lineage_lines(tree)) + "\n")
-    ctx.table(("output", "size", "sha256"), [(n, size(out.size), out.sha256[:16]) for n, out in manifest.outputs.items()])
+    ctx.table(
+        ("output", "size", "sha256"), [(n, size(out.size), out.sha256[:16]) for n, out in manifest.outputs.items()]
+    )
     print("\n" + to_toml({**manifest.sections, "checks": manifest.checks, "provenance": manifest.provenance}))
 
 
@@ -107,7 +109,9 @@ def _lineage_json(tree: Lineage) -> dict[str, Any]:
     return {"id": tree.key, "stage": tree.manifest.stage if tree.manifest else None, "inputs": made}
 
 
-def _lineage_lines(tree: Lineage, name: str = "", indent: str = "", last: bool = True, top: bool = True) -> Iterator[str]:
+def _lineage_lines(
+    tree: Lineage, name: str = "", indent: str = "", last: bool = True, top: bool = True
+) -> Iterator[str]:
     what = tree.manifest.stage if tree.manifest else "missing"
     branch = "" if top else indent + ("└── " if last else "├── ")
     yield f"{branch}{name + ': ' if name else ''}{what} {tree.key[:12]}"
@@ -151,7 +155,9 @@ def tag(ctx: Context, alias: Annotated[str, typer.Argument(help="The name to giv
     ctx.emit({"alias": alias, "id": key}, key)
 
 
-def untag(ctx: Context, alias: Annotated[str, typer.Argument(help="The name to take away.", autocompletion=complete.aliases)]) -> None:
+def untag(
+    ctx: Context, alias: Annotated[str, typer.Argument(help="The name to take away.", autocompletion=complete.aliases)]
+) -> None:
     """Take a name away; the artifact stays until `cnf gc --yes`."""
     ctx.store.untag(alias)
     ctx.emit({"alias": alias, "removed": True}, alias)

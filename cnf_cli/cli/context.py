@@ -100,7 +100,9 @@ _OPTIONS: Mapping[str, Any] = {
 _DEFAULTS: Mapping[str, Any] = {"json": False, "quiet": False, "verbose": False, "store": Path("artifacts")}
 
 
-def command(app: typer.Typer, name: str | None = None, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def command(
+    app: typer.Typer, name: str | None = None, **options: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function whose first parameter is a `Context` as a command with the common options."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -119,7 +121,7 @@ def command(app: typer.Typer, name: str | None = None, **options: Any) -> Callab
 
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}
-        del run.__wrapped__  # type: ignore[attr-defined]
+        del run.__wrapped__
         app.command(name, **options)(run)
         return function
 

@@ -102,7 +102,9 @@ def export(
     else:
         items = items_of(found)
         if row >= len(items):
-            raise DataError(f"there is no instance {row}: the data set has {len(items)}", hint=f"--row 0..{len(items) - 1}")
+            raise DataError(
+                f"there is no instance {row}: the data set has {len(items)}", hint=f"--row 0..{len(items) - 1}"
+            )
         write(file, items[row])
     ctx.emit({"id": key, "file": str(file)}, str(file))
 
@@ -130,7 +132,8 @@ def solve(
     ctx: Context,
     files: Files,
     policy: Annotated[
-        str | None, typer.Option("--with", help="Policy artifact; the newest if left out.", autocompletion=complete.aliases)
+        str | None,
+        typer.Option("--with", help="Policy artifact; the newest if left out.", autocompletion=complete.aliases),
     ] = None,
     aug: Annotated[int, typer.Option("--aug", help="Symmetric copies per instance.", min=1, max=128)] = 8,
     write_sol: Annotated[Path | None, typer.Option("--write-sol", help="Folder for .tour and .sol files.")] = None,
@@ -151,6 +154,7 @@ def solve(
         rows.append(row)
     ctx.emit({"rows": rows})
     shown = [
-        (r["name"], r["nodes"], r["cost"], r["reference"], r["gap_percent"], r["seconds"], r["file"] or "") for r in rows
+        (r["name"], r["nodes"], r["cost"], r["reference"], r["gap_percent"], r["seconds"], r["file"] or "")
+        for r in rows
     ]
     ctx.table(("instance", "nodes", "cost", "best known", "gap %", "seconds", "written"), shown)

@@ -68,7 +68,12 @@ def _store(store: Store) -> dict[str, Any]:
     except CnfError as error:
         return {"path": str(store.root), "state": error.message}
     state = "sound" if not report.problems else f"{len(report.problems)} problems: `cnf verify`"
-    return {"path": str(store.root), "artifacts": len(list(store.manifests())), "state": state, "free disk": f"{free / 2**30:.1f} GiB"}
+    return {
+        "path": str(store.root),
+        "artifacts": len(list(store.manifests())),
+        "state": state,
+        "free disk": f"{free / 2**30:.1f} GiB",
+    }
 
 
 def solver_state(kind: str) -> str:

@@ -26,7 +26,8 @@ def label(
         str | None, typer.Option(help="Solver plugin, or a module of your own; default: the best installed.")
     ] = None,
     param: Annotated[
-        list[str] | None, typer.Option("--param", metavar="KEY=VALUE", help="A setting of the solver: iterations=20000.")
+        list[str] | None,
+        typer.Option("--param", metavar="KEY=VALUE", help="A setting of the solver: iterations=20000."),
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Solve only instances without a reference.")] = False,
     timeout: Annotated[float, typer.Option(help="Seconds per instance before another solver is asked.")] = 600.0,

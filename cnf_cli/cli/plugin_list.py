@@ -21,7 +21,8 @@ def register(app: typer.Typer) -> None:
 def list_plugins(
     ctx: Context,
     family: Annotated[
-        str | None, typer.Argument(help="problems, policies, attacks, defences, solvers", autocompletion=complete.families)
+        str | None,
+        typer.Argument(help="problems, policies, attacks, defences, solvers", autocompletion=complete.families),
     ] = None,
     kind: Annotated[str | None, typer.Argument(help="one plugin", autocompletion=complete.kinds)] = None,
 ) -> None:

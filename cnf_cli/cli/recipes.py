@@ -12,7 +12,9 @@ from cnf_cli.cli.context import Context, command
 from cnf_cli.errors import RecipeError
 
 RecipePath = Annotated[Path, typer.Argument(help="A recipe file.", autocompletion=complete.recipes)]
-Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. train.models=5.")]
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. train.models=5.")
+]
 
 
 def register(app: typer.Typer) -> None:

@@ -21,13 +21,16 @@ if TYPE_CHECKING:
 RUN = "Running"
 Target = Annotated[str, typer.Argument(help="A recipe file, or a problem: tsp, cvrp.", autocompletion=complete.targets)]
 Nodes = Annotated[int | None, typer.Option("--n", help="Nodes to visit (customers, with a depot).", min=2)]
-Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. train.models=5.")]
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. train.models=5.")
+]
 Plan = Annotated[bool, typer.Option("--plan", help="Say what would run, and why; run nothing.", rich_help_panel=RUN)]
 Force = Annotated[bool, typer.Option("--force", help="Run again even if the result is there.", rich_help_panel=RUN)]
 NoDeps = Annotated[bool, typer.Option("--no-deps", help="Refuse to run missing earlier stages.", rich_help_panel=RUN)]
 Alias = Annotated[str | None, typer.Option("--as", help="Also give the result this alias.", rich_help_panel=RUN)]
 With = Annotated[
-    list[str] | None, typer.Option("--with", help="Policy artifact: id, prefix or alias.", autocompletion=complete.aliases)
+    list[str] | None,
+    typer.Option("--with", help="Policy artifact: id, prefix or alias.", autocompletion=complete.aliases),
 ]
 
 
@@ -43,7 +46,11 @@ def recipe_for(target: str, n: int | None, overrides: list[str] | None) -> Recip
         return finish(f"{target}{size}", {"problem": {"kind": target, "n": size}}, {}, sets, f"{target} --n {size}")
     if not target.endswith(".toml") and not Path(target).exists():
         near = did_you_mean(target, plugins.kinds("problems"))
-        hint = f"did you mean '{near}'?" if near else f"problems: {', '.join(plugins.kinds('problems'))}; recipes end in .toml"
+        hint = (
+            f"did you mean '{near}'?"
+            if near
+            else f"problems: {', '.join(plugins.kinds('problems'))}; recipes end in .toml"
+        )
         raise RecipeError(f"'{target}' is neither a problem nor a recipe file", hint=hint)
     return load_recipe(Path(target), sets)
 
@@ -80,7 +87,7 @@ class Launch:
         """A runner against this command's store, with its progress."""
         from cnf_cli.stages.runner import Runner
 
-        return Runner(self.ctx.store, self.runtime, self.ctx.bars, tuple(["cnf", *sys.argv[1:]]))
+        return Runner(self.ctx.store, self.runtime, self.ctx.bars, ("cnf", *sys.argv[1:]))
 
     def _note(self, step: Step, steps: list[Step]) -> None:
         steps.append(step)

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 PANEL = "Stages"
 Init = Annotated[
-    str | None, typer.Option("--init", help="Start from this policy artifact's weights.", autocompletion=complete.aliases)
+    str | None,
+    typer.Option("--init", help="Start from this policy artifact's weights.", autocompletion=complete.aliases),
 ]
 Policy = Annotated[
     str | None, typer.Option("--with", help="Policy artifact to attack.", autocompletion=complete.aliases)
@@ -41,7 +42,9 @@ def artifact(ctx: Context, text: str | None) -> Manifest | None:
     key = ctx.store.resolve(text)
     found = ctx.store.find(key)
     if found is None:
-        raise ArtifactError(f"artifact {key[:12]} is damaged", hint="`cnf verify`, then run the command that made it again.")
+        raise ArtifactError(
+            f"artifact {key[:12]} is damaged", hint="`cnf verify`, then run the command that made it again."
+        )
     return found
 
 

@@ -71,7 +71,9 @@ def section_class(table: str, raw: Mapping[str, Any], where: Where = lambda _: N
     try:
         return plugins.params(family, kind)
     except RecipeError as error:
-        raise RecipeError(f"{table}.{chooser}: {error.message}", at=where(f"{table}.{chooser}"), hint=error.hint) from None
+        raise RecipeError(
+            f"{table}.{chooser}: {error.message}", at=where(f"{table}.{chooser}"), hint=error.hint
+        ) from None
 
 
 def build(name: str, tables: Mapping[str, Any], where: Where = lambda _: None, source: str = "") -> Recipe:
@@ -80,7 +82,9 @@ def build(name: str, tables: Mapping[str, Any], where: Where = lambda _: None, s
         if table not in TABLES:
             near = did_you_mean(table, tuple(TABLES))
             hint = f"did you mean '[{near}]'? " if near else ""
-            raise RecipeError(f"[{table}] is not a known table", at=where(table), hint=f"{hint}tables: {', '.join(TABLES)}")
+            raise RecipeError(
+                f"[{table}] is not a known table", at=where(table), hint=f"{hint}tables: {', '.join(TABLES)}"
+            )
     return Recipe(name=name, source=source or name, **{t: build_section(t, tables.get(t, {}), where) for t in TABLES})  # type: ignore[arg-type]
 
 
@@ -104,7 +108,9 @@ def _tuples(value: Any) -> Any:
     return value
 
 
-def _explain(table: str, cls: type[s.Section], raw: Mapping[str, Any], error: ValidationError, where: Where) -> RecipeError:
+def _explain(
+    table: str, cls: type[s.Section], raw: Mapping[str, Any], error: ValidationError, where: Where
+) -> RecipeError:
     """The first problem pydantic found, in the recipe's own words; the number of the others."""
     problems = error.errors(include_url=False)
     first = problems[0]

@@ -25,9 +25,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     return finish(path.stem, tables, lines, overrides, source=str(path))
 
 
-def finish(
-    name: str, tables: dict[str, Any], lines: Lines, overrides: Sequence[str] = (), source: str = ""
-) -> Recipe:
+def finish(name: str, tables: dict[str, Any], lines: Lines, overrides: Sequence[str] = (), source: str = "") -> Recipe:
     """A validated recipe from raw tables and `--set` overrides."""
     for text in overrides:
         _override(tables, lines, text)
@@ -47,7 +45,9 @@ def locate(lines: Lines, dotted: str) -> str | None:
 def _read(path: Path, lines: Lines, above: tuple[Path, ...]) -> dict[str, Any]:
     real = path.resolve()
     if real in above:
-        raise RecipeError(f"recipes extend each other in a circle: {' -> '.join(p.name for p in (*above, real))}", at=str(path))
+        raise RecipeError(
+            f"recipes extend each other in a circle: {' -> '.join(p.name for p in (*above, real))}", at=str(path)
+        )
     if len(above) >= MAX_DEPTH:
         raise RecipeError(f"recipes extend each other more than {MAX_DEPTH} levels deep", at=str(path))
     text = _text(path)
@@ -99,7 +99,7 @@ def _neighbours(path: Path) -> tuple[str, ...]:
 
 
 def _over(table: str, base: Any, own: Any) -> Any:
-    """`own` over `base`; a table that chooses another plugin keeps only the keys that every plugin of its family has."""
+    """`own` over `base`; a table that chooses another plugin keeps only the keys all plugins of its family have."""
     if not (isinstance(base, Mapping) and isinstance(own, Mapping)):
         return own
     spec = TABLES.get(table)
@@ -118,7 +118,9 @@ def _override(tables: dict[str, Any], lines: Lines, text: str) -> None:
     try:
         value: Any = raw if bare else tomllib.loads(f"value = {raw}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError):
-        raise RecipeError(f"--set {dotted}: '{raw}' is not a TOML value", hint="quote text: --set problem.kind='\"tsp\"'") from None
+        raise RecipeError(
+            f"--set {dotted}: '{raw}' is not a TOML value", hint="quote text: --set problem.kind='\"tsp\"'"
+        ) from None
     for part in reversed(parts[1:]):
         value = {part: value}
     tables[parts[0]] = _over(parts[0], tables.get(parts[0], {}), value)

@@ -48,7 +48,9 @@ def task(
         capacity=capacity,
         heads=heads,
     )
-    return Task("imported", {"import": section}, local={"paths": list(paths), "solutions": solutions}, command="cnf import")
+    return Task(
+        "imported", {"import": section}, local={"paths": list(paths), "solutions": solutions}, command="cnf import"
+    )
 
 
 def _digest(path: Path) -> str:

@@ -65,9 +65,7 @@ def run(job: Job) -> Result:
     job.bars.say(f"reference: {describe_choice(section.solver)}")
     ask = Ask(section.solver, job.section("params").model_dump(), section.timeout_seconds, **job.local)
     given = [one for block in data.blocks for one in instances_of(data.problem, block)]
-    known = [
-        block.cost is not None and not math.isnan(block.cost[i]) and section.keep for block, i in data.instances()
-    ]
+    known = [block.cost is not None and not math.isnan(block.cost[i]) and section.keep for block, i in data.instances()]
     asked = [k for k, has in enumerate(known) if not has]
     outcomes: list[Outcome | None] = [None] * len(given)
     for k, outcome in zip(asked, answers([given[k] for k in asked], ask, job), strict=True):

@@ -41,7 +41,9 @@ def make_policy(section: PolicySection, problem: BaseProblem) -> Any:
     return plugins.load("policies", section.kind).Policy(section, problem)
 
 
-def save_models(folder: Path, models: Sequence[nn.Module], problem: ProblemSection, policy: PolicySection) -> dict[str, Path]:
+def save_models(
+    folder: Path, models: Sequence[nn.Module], problem: ProblemSection, policy: PolicySection
+) -> dict[str, Path]:
     """Output name -> file, one per model."""
     files = {}
     meta = {"kind": "policy", "problem": problem.model_dump(mode="json"), "policy": policy.model_dump(mode="json")}

@@ -45,7 +45,9 @@ def _train(job: Job, setup: Setup) -> Result:
 
     section, problem_section, policy_section = (job.section(name) for name in ("pretrain", "problem", "policy"))
     problem = make_problem(problem_section)
-    policy = make_policy(policy_section, problem).init(torch.Generator().manual_seed(derived_seed(section.seed, "init")))
+    policy = make_policy(policy_section, problem).init(
+        torch.Generator().manual_seed(derived_seed(section.seed, "init"))
+    )
     if "init" in job.inputs:
         _start_from(policy, job)
     policy.to(setup.device).train()
@@ -64,7 +66,7 @@ def _train(job: Job, setup: Setup) -> Result:
 
         loss, sampled = reinforce_loss(network, problem, inst, setup.engine, seeds)
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         setup.average(policy)
         if section.grad_clip:
             torch.nn.utils.clip_grad_norm_(policy.parameters(), section.grad_clip)

@@ -1,12 +1,12 @@
-"""First half of `cnf selftest`: count to a number, slowly, saving its place, so that caching and resuming can be seen."""
+"""First half of `cnf selftest`: count to a number, slowly, saving its place, so that resuming can be seen."""
 
 from __future__ import annotations
 
 import time
 
 from cnf_cli.recipe.sections import Section
-from cnf_cli.stages.job import Job, Result
 from cnf_cli.stages.files import write_atomic
+from cnf_cli.stages.job import Job, Result
 
 VERSION = 1
 

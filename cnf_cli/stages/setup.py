@@ -30,7 +30,9 @@ class Setup:
     def mine(self, total: int) -> slice:
         """The rows of a batch that this rank works on."""
         if total % self.world:
-            raise RecipeError(f"a batch of {total} does not divide over {self.world} ranks", hint="--set pretrain.batch_size=...")
+            raise RecipeError(
+                f"a batch of {total} does not divide over {self.world} ranks", hint="--set pretrain.batch_size=..."
+            )
         share = total // self.world
         return slice(self.rank * share, (self.rank + 1) * share)
 
@@ -95,7 +97,7 @@ class Accelerated:
     def __init__(self, policy: nn.Module, runtime: RuntimeSection, device: torch.device) -> None:
         self.mixed = torch.bfloat16 if runtime.precision == "bfloat16" else None
         self.device = device.type
-        encode = policy.encode
+        encode: Any = policy.encode
         self.inner: Any = torch.compile(encode) if runtime.compile else encode
 
     def encode(self, inst: Instances, *, second_order: bool = False) -> Tables:

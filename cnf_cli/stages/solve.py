@@ -39,7 +39,9 @@ def solve_files(
 
     found = read_safely(list(files), problem, capacity)
     if not isinstance(found, Dataset):
-        raise DataError("this is a checkpoint, not an instance", at=str(files[0]), hint="`cnf import` takes it into the store")
+        raise DataError(
+            "this is a checkpoint, not an instance", at=str(files[0]), hint="`cnf import` takes it into the store"
+        )
     policy = policy or _newest(store, found.problem, bars)
     with set_up(runtime) as setup:
         ensemble = load_models(Artifact(store, policy), setup.device)

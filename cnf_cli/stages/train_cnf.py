@@ -41,17 +41,19 @@ def _train(job: Job, setup: Setup) -> Result:
     from cnf_cli import plugins
     from cnf_cli.defences.base import Clock
     from cnf_cli.formats import checkpoint
-    from cnf_cli.stages.models import load_models, save_models
+    from cnf_cli.stages.models import load_models, make_problem, save_models
     from cnf_cli.stages.training import Loop, learning_rate, set_rate
     from cnf_cli.stages.validation import adversarial_set, validation_set
 
     section, problem_section, attack_section = (job.section(name) for name in ("train", "problem", "attack"))
     start = load_models(job.inputs["policy"], setup.device)
-    problem = start.problem.__class__(problem_section)
+    problem = make_problem(problem_section)
     copies = [load_models(job.inputs["policy"], setup.device).policies for _ in range(section.models)]
     models = [copy[j % len(copy)].train() for j, copy in enumerate(copies)]
     attack = plugins.load("attacks", attack_section.kind).Attack(attack_section, problem, setup.engine)
-    defence = plugins.load("defences", section.defence).Defence(section, problem=problem, engine=setup.engine, attack=attack)
+    defence = plugins.load("defences", section.defence).Defence(
+        section, problem=problem, engine=setup.engine, attack=attack
+    )
     defence.setup(models, setup.device, torch.Generator().manual_seed(derived_seed(section.seed, "defence")))
     optimizers = [make_optimizer(section, model) for model in models]
 
@@ -72,7 +74,8 @@ def _train(job: Job, setup: Setup) -> Result:
         return {**numbers, "lr": rate}
 
     def validate() -> tuple[dict[str, Any], dict[str, Any]]:
-        values, beside = {}, {}
+        values: dict[str, Any] = {}
+        beside: dict[str, Any] = {}
         for name, instances in (("clean", clean_set), ("adversarial", hard_set)):
             found = instances.measure(models, problem, setup.engine, setup.device) if instances else {}
             for key, value in found.items():
@@ -89,7 +92,12 @@ def _train(job: Job, setup: Setup) -> Result:
         path = job.work / f"{name}.safetensors"
         checkpoint.save(path, dict(module.state_dict()), {"kind": name})
         files[path.name] = path
-    checks = {"problem": problem_section.kind, "models": len(models), "instances": at.instances, "defence": section.defence}
+    checks = {
+        "problem": problem_section.kind,
+        "models": len(models),
+        "instances": at.instances,
+        "defence": section.defence,
+    }
     return Result({**files, "metrics.jsonl": job.work / "metrics.jsonl"}, checks)
 
 

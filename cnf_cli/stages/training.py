@@ -88,7 +88,9 @@ class Validation:
     reference: Tensor | None = None
     """Cost of each instance by a reference solver, where known."""
 
-    def measure(self, models: Sequence[Any], problem: BaseProblem, engine: Engine, device: torch.device) -> dict[str, Any]:
+    def measure(
+        self, models: Sequence[Any], problem: BaseProblem, engine: Engine, device: torch.device
+    ) -> dict[str, Any]:
         """Mean greedy cost of each model and of the best of them, without augmentation; gaps where known."""
         was = [model.training for model in models]
         for model in models:

@@ -21,7 +21,9 @@ CODE = "from cnf_cli.__main__ import main; main()"
 def start(store: Path, numbers: int, pause: float) -> subprocess.Popen[str]:
     args = ["selftest", "--numbers", str(numbers), "--pause", str(pause)]
     command = [sys.executable, "-c", CODE, *args]
-    return subprocess.Popen(command, env=environment(store), cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        command, env=environment(store), cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
 
 
 def kill_at_random_points(store: Path, rounds: int, seed: int) -> int:

@@ -20,8 +20,13 @@ HEAVY = "import sys; heavy = {'torch', 'h5py', 'matplotlib', 'scipy'} & set(sys.
 def test_light_commands_do_not_import_torch(args: list[str], tmp_path: Path) -> None:
     """Help, lists and the store's commands run without torch in a fresh process."""
     code = f"import sys; sys.argv = ['cnf'] + {args!r}\nimport atexit\natexit.register(lambda: exec({HEAVY!r}))\n"
-    code += "from cnf_cli.__main__ import main\ntry:\n    main()\nexcept SystemExit as e:\n    assert not e.code, e.code\n" + HEAVY
-    done = subprocess.run([sys.executable, "-c", code], env=environment(tmp_path), cwd=ROOT, capture_output=True, text=True)
+    code += (
+        "from cnf_cli.__main__ import main\ntry:\n    main()\nexcept SystemExit as e:\n    assert not e.code, e.code\n"
+        + HEAVY
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(tmp_path), cwd=ROOT, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -94,7 +99,9 @@ def test_init_writes_a_valid_recipe_and_never_overwrites(tmp_path: Path) -> None
 def test_schema_accepts_what_the_loader_accepts() -> None:
     """The JSON schema has every table and every plugin kind."""
     schema = json.loads(cnf("recipe", "schema").stdout)
-    assert {"problem", "policy", "pretrain", "attack", "train", "evaluate", "visualize", "runtime"} <= set(schema["properties"])
+    assert {"problem", "policy", "pretrain", "attack", "train", "evaluate", "visualize", "runtime"} <= set(
+        schema["properties"]
+    )
     kinds = {alternative["title"] for alternative in schema["properties"]["problem"]["oneOf"]}
     assert {"tsp", "cvrp"} <= kinds
 
@@ -156,7 +163,9 @@ def test_a_bug_is_reported_with_a_file(tmp_path: Path) -> None:
         "import cnf_cli.store as s; s.Store.manifests = boom\n"
         "from cnf_cli.__main__ import main; main()"
     )
-    done = subprocess.run([sys.executable, "-c", code], env=environment(tmp_path), cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(tmp_path), cwd=ROOT, capture_output=True, text=True
+    )
     assert done.returncode == 70
     assert "Traceback" in done.stderr
     path = done.stderr.split("traceback is in ")[1].split(";")[0]

@@ -47,7 +47,16 @@ def test_smallest_complete_recipe(tmp_path: Path) -> None:
     recipe = load_recipe(write(tmp_path, SMALLEST))
     assert (recipe.name, recipe.problem.n, recipe.pretrain.instances) == ("a", 20, 500_000)
     assert (recipe.train.models, recipe.train.defence, recipe.attack.kind) == (3, "cnf", "attribute")
-    assert set(recipe.dump()) == {"problem", "policy", "pretrain", "attack", "train", "evaluate", "visualize", "runtime"}
+    assert set(recipe.dump()) == {
+        "problem",
+        "policy",
+        "pretrain",
+        "attack",
+        "train",
+        "evaluate",
+        "visualize",
+        "runtime",
+    }
 
 
 def test_misspelt_key_names_file_line_and_suggestion(tmp_path: Path) -> None:

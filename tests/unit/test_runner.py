@@ -13,7 +13,9 @@ from cnf_cli.store import Store
 
 
 def tasks(numbers: int = 20) -> tuple[Task, Task]:
-    count = Task("selftest_count", {"selftest": SelftestSection(numbers=numbers, pause_seconds=0)}, command="cnf selftest")
+    count = Task(
+        "selftest_count", {"selftest": SelftestSection(numbers=numbers, pause_seconds=0)}, command="cnf selftest"
+    )
     return count, Task("selftest_sum", {}, {"numbers": count}, alias="t/sum")
 
 
