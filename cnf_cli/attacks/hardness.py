@@ -15,6 +15,10 @@ from cnf_cli.policies.run import Encoder
 from cnf_cli.problems.instances import Instances, concatenate
 
 
+_COPIES = 3
+"""The candidate and two mirror images; with them the choice is nearly that of an exact solver (docs/method.md)."""
+
+
 class Hardest:
     """Collects candidates for each clean instance and gives back the one that is hardest for the policies together.
 
@@ -28,12 +32,17 @@ class Hardest:
         self.known: list[Int[Tensor, "b t"]] = []
 
     def offer(self, inst: Instances) -> Float[Tensor, " b"]:
-        """Add one candidate per instance; the policies' best greedy cost on it."""
-        rolls = [roll(policy, self.problem, self.engine, inst, None) for policy in self.policies]
-        cost = torch.stack([r.best for r in rolls]).amin(0)
+        """Add one candidate per instance; the policies' best greedy cost on it.
+
+        Greedy tours of its mirror images are learnt too: they are tours of the candidate that the policy missed.
+        """
+        copies, rows = self.problem.augment(inst, _COPIES), torch.arange(len(inst), device=inst.device) * _COPIES
+        rolls = [roll(policy, self.problem, self.engine, copies, None) for policy in self.policies]
+        for copy in range(_COPIES):
+            self.learn([r.rows(rows + copy) for r in rolls])
+        cost = torch.stack([r.best[rows] for r in rolls]).amin(0)
         self.candidates.append(inst.detach())
         self.costs.append(cost)
-        self.learn(rolls)
         return cost
 
     def learn(self, rolls: Sequence[Rolled]) -> None:

@@ -162,9 +162,10 @@ def test_released_global_step_divides_by_the_models_own_share() -> None:
     one = attack(problem)
     scaled = one._scaled(torch.full((5,), 6.0), torch.tensor([0, 1, 0, 0, 1]))
     assert scaled.tolist() == [2, 3, 2, 2, 3]
-    assert attack(problem, step_draw="grid")._scaled(torch.full((2,), 6.0), torch.tensor([0, 1])).tolist() == [
-        pytest.approx(0.6)
-    ] * 2
+    assert (
+        attack(problem, step_draw="grid")._scaled(torch.full((2,), 6.0), torch.tensor([0, 1])).tolist()
+        == [pytest.approx(0.6)] * 2
+    )
 
 
 def test_the_grid_is_the_papers_test_set_rule() -> None:
