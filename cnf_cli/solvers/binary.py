@@ -66,8 +66,8 @@ def _read(name: str, path: Path) -> str:
     # The program may have left a link or a device in place of its answer.
     if path.is_symlink() or not path.is_file():
         raise SolverError(f"{name} wrote no answer")
-    if path.stat().st_size > MOST_BYTES:
-        raise SolverError(f"{name} wrote more than {MOST_BYTES >> 20} MB")
+    if path.stat().st_size >= MOST_BYTES:
+        raise SolverError(f"{name} wrote {MOST_BYTES >> 20} MB or more")
     return path.read_text(encoding="ascii", errors="replace")
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from cnf_cli.recipe.sections import Section
+from cnf_cli.solvers import nearest
 from cnf_cli.solvers.base import INSTALL, Found, Instance, version_of, walk
 
 
@@ -31,6 +32,8 @@ class Solver:
         """The best solution of one run. With `seconds` HGS restarts after its iterations until all the time is used."""
         import hygese
 
+        if not instance.distances().any():
+            return nearest.Solver().solve(instance, nearest.Params())  # segfaults where all nodes are one point
         data, factor = _data(instance)
         settings = hygese.AlgorithmParameters(
             nbIter=params.iterations, timeLimit=params.seconds, seed=params.seed % 2**31
@@ -47,6 +50,9 @@ def _data(instance: Instance) -> tuple[dict[str, Any], float | None]:
         "demands": np.asarray(instance.demand, float),
         "vehicle_capacity": float(instance.capacity or 0),
     }
+    if not instance.demand.any():
+        # It also segfaults without any demand; one vehicle that can serve everybody is the same problem.
+        data |= {"demands": np.r_[0.0, np.ones(instance.nodes - 1)], "vehicle_capacity": float(instance.nodes)}
     if instance.xy is not None:
         # Its coordinates must not be negative, and from 1e5 on it segfaults: the map is shifted and scaled to 1e4.
         moved = np.asarray(instance.xy, float) - np.min(instance.xy, axis=0)

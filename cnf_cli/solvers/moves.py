@@ -79,7 +79,7 @@ def improve_routes(
     limit = capacity * (1 + 1e-9)
     least = 1e-10 * max(float(d.max(initial=0.0)), 1e-300)
     routes = [r for r in routes if r]
-    while time.monotonic() < until:
+    while routes and time.monotonic() < until:
         routes = [improve_tour(d, [0, *r], max(0.0, until - time.monotonic())) for r in routes]
         routes = [t[t.index(0) + 1 :] + t[: t.index(0)] for t in routes]
         gain, better = max((move(d, demand, limit, routes) for move in (_relocate, _swap, _tails)), key=lambda m: m[0])

@@ -19,6 +19,7 @@ from cnf_cli.solvers.run import default_fallback, params_of, require, solver
 Outcome = Answer | Failure
 Executor = Literal["processes", "dask", "ray"]
 _MOST_BATCH = 32
+_TICK_SECONDS = 0.25
 _START_SECONDS = 60.0
 """A worker's first import of a solver may take this long on a busy machine; the time limit starts after it."""
 
@@ -32,6 +33,7 @@ def solve_all(
     timeout_seconds: float = 600.0,
     fallback: Sequence[str] | None = None,
     on_done: Callable[[int, Outcome], None] | None = None,
+    on_tick: Callable[[], None] | None = None,
     executor: Executor = "processes",
     address: str | None = None,
 ) -> list[Outcome]:
@@ -39,7 +41,8 @@ def solve_all(
 
     `fallback` names the solvers asked in turn when `kind` fails on an instance (None: the installed ones for this
     problem). `jobs` = 0 takes every core. `on_done` hears of each instance as it is finished, in any order; what it
-    raises ends the run. `address` is the scheduler of an existing Dask or Ray cluster.
+    raises ends the run, as does what `on_tick`, called several times a second while worker processes work, raises.
+    `address` is the scheduler of an existing Dask or Ray cluster.
     """
     if not instances:
         return []
@@ -56,7 +59,8 @@ def solve_all(
         from cnf_cli.solvers.cluster import run_on
 
         return run_on(executor, address, instances, kind, given, jobs, timeout_seconds, others, report)
-    return _Run(instances, kind, given, others, timeout_seconds, report).finish(jobs or cores())
+    tick = on_tick or (lambda: None)
+    return _Run(instances, kind, given, others, timeout_seconds, report, tick).finish(jobs or cores())
 
 
 def cores() -> int:
@@ -75,8 +79,9 @@ class _Run:
         fallback: tuple[str, ...],
         timeout: float,
         report: Callable[[int, Outcome], None],
+        tick: Callable[[], None],
     ) -> None:
-        self.instances, self.timeout, self.report = instances, timeout, report
+        self.instances, self.timeout, self.report, self.tick = instances, timeout, report, tick
         self.kinds = (kind, *fallback)
         self.params: list[dict[str, Any]] = [params] + [{}] * len(fallback)
         self.todo: deque[tuple[int, int]] = deque((i, 0) for i in range(len(instances)))
@@ -110,7 +115,8 @@ class _Run:
 
     def _listen(self) -> None:
         soonest = min(w.deadline for w in self.workers)
-        heard = wait([w.replies for w in self.workers], max(0.0, soonest - time.monotonic()))
+        self.tick()
+        heard = wait([w.replies for w in self.workers], min(_TICK_SECONDS, max(0.0, soonest - time.monotonic())))
         for worker in list(self.workers):
             if worker.replies in heard:
                 self._hear(worker)

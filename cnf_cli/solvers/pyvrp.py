@@ -31,11 +31,16 @@ class Solver:
         from pyvrp.stop import MaxRuntime, MultipleCriteria, NoImprovement
 
         distances = instance.distances()
-        # Whole numbers only: a unit square of floats would be all zeros. At 1e8 it found no
-        # feasible CVRP solution in 8 of 8 tries (its load penalties are capped at 1e5); 2e6 keeps six digits.
+        # Whole numbers only: a unit square of floats would be all zeros.
         integers, factor = to_integers(distances, 2e6)
         stop = MultipleCriteria([MaxRuntime(params.seconds), NoImprovement(params.iterations)])
-        result = pyvrp.solve(_data(instance, integers), stop, seed=params.seed, collect_stats=False, display=False)
+        data = _data(instance, integers)
+        # Its penalty for a unit of overload ends at 1e5, less than one leg at this scale: an overloaded route would
+        # pay off for ever, and no feasible solution be found. Too high a penalty overflows 64 bits.
+        units = sum(sum(client.delivery) for client in data.clients())
+        highest = min(max(1e5, 100.0 * float(integers.max())), 1e17 / max(units, 1))
+        settings = pyvrp.SolveParams(penalty=pyvrp.PenaltyParams(max_penalty=highest))
+        result = pyvrp.solve(data, stop, params.seed, collect_stats=False, params=settings)
         if not result.is_feasible():
             raise SolverError("pyvrp found no feasible solution")
         routes = [[v.idx + 1 for v in route if v.is_client()] for route in result.best.routes()]
