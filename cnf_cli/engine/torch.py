@@ -30,7 +30,13 @@ class TorchEngine:
         """Tours for every start: greedy without seeds, else sampled by `engine.random`."""
         heads, state = _split(tables), State(tables, world)
         stream = None if seeds is None else random.streams(seeds.to(state.visited.device), world.starts)
-        tour = list(state.forced)
+        b, p, n = state.visited.shape
+        # One array for all steps: small tensors kept between the large ones of each step would fragment the heap.
+        tours = torch.zeros(
+            b, p, n if world.demand is None else 2 * n + 1, dtype=torch.int64, device=state.visited.device
+        )
+        step = len(state.forced)
+        tours[..., :step] = torch.stack(state.forced, -1)
         while not state.done():
             allowed = state.allowed()
             score = heads.scores(state.place, allowed)
@@ -38,10 +44,11 @@ class TorchEngine:
                 # tanh and clipping keep the order, so the best raw score is the best move; ties go to the lowest index.
                 node = score.masked_fill(~allowed, -torch.inf).argmax(-1)
             else:
-                node = random.pick(heads.log_softmax(score, allowed).exp(), allowed, random.draw(stream, len(tour)))
+                node = random.pick(heads.log_softmax(score, allowed).exp(), allowed, random.draw(stream, step))
             state.move(node)
-            tour.append(node)
-        return torch.stack(tour, -1)
+            tours[..., step] = node
+            step += 1
+        return tours[..., :step].contiguous()
 
     def score(
         self, tables: Tables, world: World, tours: Int[Tensor, "b p t"], weight: Float[Tensor, "b p"]
@@ -190,7 +197,7 @@ class State:
             return self.moves >= n
         if bool(((self.place.at == 0) & self._served()).all()):
             return True
-        if self.moves > 2 * n:  # each customer is followed by at most one return to the depot
+        if self.moves >= 2 * n:  # each customer is followed by at most one return to the depot
             raise ValueError("a rollout cannot finish: some demand is larger than the vehicle's capacity")
         return False
 
@@ -219,7 +226,7 @@ class _Heads:
         if self.load is not None and load is not None:
             query = query + load[..., None].to(query.dtype) * self.load[:, None, :]
         query = query.view(b, p, h, d // h).transpose(1, 2) / math.sqrt(d // h)
-        weight = (query @ self.key).masked_fill(~allowed[:, None], -torch.inf).softmax(-1)
+        weight = (query @ self.key).masked_fill_(~allowed[:, None], -torch.inf).softmax(-1)
         glimpse = (weight @ self.value).transpose(1, 2).reshape(b, p, d)
         return (glimpse @ self.pointer + t.bias[:, None, :]) / math.sqrt(d)
 

@@ -104,7 +104,7 @@ def test_chunks_change_nothing(problem: BaseProblem, sampled: bool) -> None:
 
 
 def test_memory_is_bounded_by_single_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When even one instance's copies are too many for one pass, they are taken a few at a time, with the same result."""
+    """When even one instance's copies are too many for one pass, they are taken a few at a time."""
     policy, inst = make(TSP), TSP.sample(2, rng=rng(), n=10)
     base = run.solve([policy], TSP, inst, ENGINE)
     sizes = []
