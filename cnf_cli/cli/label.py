@@ -42,7 +42,7 @@ def label(
     from cnf_cli.cli.stage_commands import artifact
     from cnf_cli.errors import ArtifactError, RecipeError
     from cnf_cli.recipe.sections import RuntimeSection
-    from cnf_cli.solvers.run import default_solver
+    from cnf_cli.solvers.run import default_solver, require
     from cnf_cli.stages import label as stage
 
     manifest = artifact(ctx, data)
@@ -52,9 +52,9 @@ def label(
         raise ArtifactError(f"artifact {manifest.key[:12]} ({manifest.stage}) is not a data set", hint=hint)
     if executor not in ("processes", "dask", "ray"):
         raise RecipeError(f"no executor '{executor}'", hint="one of processes, dask, ray")
-    if solver is None:
-        problem, nodes = problem_of(ctx, manifest.key)
-        solver = default_solver(problem, nodes)
+    problem, nodes = problem_of(ctx, manifest.key)
+    solver = solver or default_solver(problem, nodes)
+    require(solver, problem)
     local = {"jobs": jobs, "executor": executor, "address": address}
     given = settings(solver, param or [])
     task = stage.task(manifest, solver, given, keep=keep, timeout_seconds=timeout, local=local)

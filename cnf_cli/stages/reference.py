@@ -85,7 +85,7 @@ def answers(given: Sequence[Instance], ask: Ask, job: Job) -> list[Outcome]:
                 kept.add(left[at], outcome)
             else:
                 stuck[left[at]] = outcome
-            bar.advance(**({"failed": float(len(stuck))} if stuck else {}))
+            bar.advance(1, **{k: v for k, v in (("failed", str(len(stuck))),) if stuck})
             tick()
 
         def tick() -> None:
