@@ -38,8 +38,11 @@ def save(path: Path | str, tensors: Mapping[str, Tensor], meta: Mapping[str, Any
             )
         ready[name] = tensor.clone()  # safetensors refuses tensors that share memory
     text = json.dumps({**meta, "format": FORMAT}, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    data = encode(ready, metadata={"cnf": text})
+    if struct.unpack("<Q", data[:8])[0] > MAX_HEADER:
+        raise ArtifactError(f"{len(ready)} tensors are too many for one checkpoint", hint="save each model apart")
     with replacing(Path(path)) as temp:
-        temp.write_bytes(encode(ready, metadata={"cnf": text}))
+        temp.write_bytes(data)
 
 
 def load(

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from cnf_cli.errors import DataError
-from cnf_cli.formats.files import read_text, replacing
+from cnf_cli.formats.files import read_text, replacing, stem
 from cnf_cli.formats.item import Item
 from cnf_cli.formats.tours import number_text
 from cnf_cli.formats.tsplib import MAX_NODES
@@ -20,7 +20,7 @@ _COLUMNS = ("x", "y", "demand")
 
 def read(path: Path, capacity: float | None = None, problem: str | None = None) -> Item:
     """The instance in a CSV file, named after the file."""
-    return parse(read_text(path), capacity, problem, at=str(path), name=path.stem)
+    return parse(read_text(path), capacity, problem, at=str(path), name=stem(path))
 
 
 def parse(
@@ -30,9 +30,7 @@ def parse(
     columns: list[int] | None = None
     rows: list[list[float]] = []
     lines: list[int] = []
-    for line, row in enumerate(
-        text.removeprefix("\u00ef\u00bb\u00bf").replace("\r\n", "\n").replace("\r", "\n").split("\n"), start=1
-    ):
+    for line, row in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), start=1):
         stripped = row.strip()
         if not stripped:
             continue

@@ -1,4 +1,4 @@
-"""Instances written as TSPLIB or VRPLIB text, so that every other solver can read them."""
+"""Instances written as TSPLIB, VRPLIB or CSV text, so that every other solver can read them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from cnf_cli.errors import DataError
+from cnf_cli.formats import csv
 from cnf_cli.formats.files import replacing
 from cnf_cli.formats.item import Item
 from cnf_cli.formats.tours import number_text
@@ -16,8 +17,15 @@ SUFFIX = {"tsp": ".tsp", "atsp": ".atsp", "cvrp": ".vrp"}
 
 
 def write(path: Path, item: Item) -> None:
-    """Afterwards `path` reads back as the same instance; unrounded distances, which TSPLIB has not, are refused."""
-    with replacing(Path(path)) as temp:
+    """Afterwards `path` reads back as the same instance; unrounded distances, which TSPLIB has not, go to .csv only."""
+    path = Path(path)
+    if path.suffix.lower() == ".csv":
+        csv.write(path, item)
+        return
+    expected = SUFFIX.get(item.problem, "")
+    if path.suffix.lower() != expected:
+        raise DataError(f"a {item.problem} is not written as {path.name}", hint=f"name it *{expected} or *.csv")
+    with replacing(path) as temp:
         temp.write_text(render(item), encoding="utf-8", newline="\n")
 
 

@@ -47,15 +47,20 @@ def read_bytes(path: Path, limit: int = MAX_BINARY) -> bytes:
     return data
 
 
+def stem(path: Path) -> str:
+    """The file's name without its suffix, as text that can be stored."""
+    return path.stem.encode("utf-8", "replace").decode("utf-8")
+
+
 def read_text(path: Path, limit: int = MAX_TEXT) -> str:
-    """The file as text; bytes outside ASCII (names in comments) never stop it, a NUL byte does."""
+    """The file as text; a byte order mark and bytes outside ASCII never stop it, a NUL byte does."""
     data = read_bytes(path, limit)
     if b"\0" in data:
         line = data.count(b"\n", 0, data.index(b"\0")) + 1
         raise DataError(
             f"{path.name} is not a text file", at=f"{path}:{line}", hint="`cnf import` names what a file really is"
         )
-    return data.decode("latin-1")
+    return data.removeprefix(b"\xef\xbb\xbf").decode("latin-1")
 
 
 @contextmanager

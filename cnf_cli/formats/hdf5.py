@@ -37,10 +37,18 @@ def save(path: Path | str, dataset: Dataset) -> None:
         raise DataError(f"the attributes of a data set take {len(text)} bytes, at most {_MAX_META} are stored")
     if len(dataset.blocks) > MAX_BLOCKS:
         raise DataError(f"{len(dataset.blocks)} sizes in one data set, at most {MAX_BLOCKS}", hint="import them apart")
+    size = sum(_size(block) for block in dataset.blocks)
+    if size > MAX_BYTES:
+        raise DataError(f"this data set takes {size} bytes, at most {MAX_BYTES} are stored in one", hint="split it")
     with replacing(Path(path)) as temp, h5py.File(temp, "w") as file:
         file.attrs["cnf"] = np.bytes_(text)
         for i, block in enumerate(dataset.blocks):
             _write_block(file.create_group(f"blocks/{i:05d}"), block)
+
+
+def _size(block: Block) -> int:
+    arrays = [getattr(block, name) for name in ARRAYS] + list(block.extra.values())
+    return sum(int(a.nbytes) for a in arrays if a is not None) + len(block) * 256
 
 
 def _write_block(group: h5py.Group, block: Block) -> None:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from cnf_cli.errors import DataError
 from cnf_cli.formats import csv, dataset, legacy, sets, tours, tsplib
 from cnf_cli.formats.dataset import Attr, Dataset
@@ -33,7 +31,7 @@ def read_any(
     on_file: Callable[[Path], None] = lambda _: None,
 ) -> Dataset | legacy.Checkpoint:
     """One data set of all instances, or one checkpoint; `on_file` hears of every file before it is opened."""
-    files, skipped = expand([Path(p) for p in paths])
+    files, _ = expand([Path(p) for p in paths])
     kinds = []
     for file in files:
         on_file(file)
@@ -48,13 +46,12 @@ def read_any(
         return _require(dataset.load(files[0]), problem)
     reader = _Reader(problem, capacity, on_file)
     items = reader.instances(files, kinds)
-    notes = [*reader.notes, *(f"{name} skipped" for name in skipped)]
     if solutions is not None:
         on_file(solutions)
         items, solver = _with_solutions(items, solutions)
     else:
         items, solver = _unscale(items, None), "published" if any(item.tour for item in items) else ""
-    return _require(collect(items, solver=solver, attrs=_attrs(paths, notes)), problem)
+    return _require(collect(items, solver=solver, attrs=_attrs(files, reader.notes)), problem)
 
 
 def expand(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
@@ -167,9 +164,8 @@ def _factor(item: Item, found: sets.Solutions | None) -> float:
     return 1e6 if abs(ratio / 1e6 - 1) < 1e-2 else 1.0
 
 
-def _attrs(paths: Sequence[Path], notes: Sequence[str]) -> dict[str, Attr]:
-    names = [Path(p).name for p in paths]
-    attrs: dict[str, Attr] = {"source": _brief(names)}
+def _attrs(files: Sequence[Path], notes: Sequence[str]) -> dict[str, Attr]:
+    attrs: dict[str, Attr] = {"source": _brief([file.name for file in files])}
     if notes:
         attrs["notes"] = _brief(list(dict.fromkeys(notes)))
     return attrs
@@ -186,20 +182,3 @@ def _require(found: Dataset, problem: str | None) -> Dataset:
             f"these files hold {found.problem}, not {problem}", hint=f"use `{found.problem}`, or leave it out"
         )
     return found
-
-
-def summary(found: Dataset) -> dict[str, object]:
-    """Counts and ranges of a data set, for a table or JSON."""
-    sizes = sorted({block.nodes for block in found.blocks})
-    known = sum(0 if block.cost is None else int((~np.isnan(block.cost)).sum()) for block in found.blocks)
-    proved = sum(0 if block.proved is None else int(block.proved.sum()) for block in found.blocks)
-    return {
-        "problem": found.problem,
-        "instances": len(found),
-        "nodes": [sizes[0], sizes[-1]],
-        "rules": sorted({block.rule for block in found.blocks}),
-        "references": known,
-        "proved": proved,
-        "solver": found.solver,
-        "attrs": dict(found.attrs),
-    }

@@ -171,6 +171,8 @@ def _report(folder: Path, error: Exception, memory: int) -> int:
 
 
 def _needs_torch(path: Path) -> bool:
+    if path.is_dir():
+        return any(_needs_torch(inside) for inside in path.glob("*.pkl") if not inside.is_dir())
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -183,13 +185,18 @@ def _needs_torch(path: Path) -> bool:
 def _limit(memory: int, seconds: int) -> None:
     import resource
 
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_SIZE, _FILE_SIZE))
+    def lower(kind: int, soft: int, hard: int) -> None:
+        top = resource.getrlimit(kind)[1]  # a limit the user has set already stays
+        top = hard if top == resource.RLIM_INFINITY else min(top, hard)
+        resource.setrlimit(kind, (min(soft, top), top))
+
+    lower(resource.RLIMIT_CORE, 0, 0)
+    lower(resource.RLIMIT_CPU, seconds, seconds + 5)
+    lower(resource.RLIMIT_FSIZE, _FILE_SIZE, _FILE_SIZE)
     usage = Path("/proc/self/statm")
     if usage.exists():  # elsewhere the limit on address space is not kept by the system
         used = int(usage.read_text(encoding="ascii").split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + memory, used + memory))
+        lower(resource.RLIMIT_AS, used + memory, used + memory)
 
 
 def _guard(folder: Path) -> Any:

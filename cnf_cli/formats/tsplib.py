@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from cnf_cli.formats.dataset import Array
-from cnf_cli.formats.files import read_text
+from cnf_cli.formats.files import read_text, stem
 from cnf_cli.formats.item import Item
 from cnf_cli.formats.lines import Parts, Section, cut
 
@@ -33,7 +33,7 @@ FORMATS = ("FULL_MATRIX", *_TRIANGLES, *_BY_ROWS)
 
 def read(path: Path) -> Item:
     """The instance in a .tsp, .atsp or .vrp file, named after the file."""
-    return parse(read_text(path), at=str(path), name=path.stem)
+    return parse(read_text(path), at=str(path), name=stem(path))
 
 
 def parse(text: str, at: str = "text", name: str = "") -> Item:
