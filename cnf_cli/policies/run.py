@@ -40,6 +40,8 @@ class Solved:
     """The tour with that cost, padded with -1; with a depot it starts and ends there."""
     cost_plain: Float[Tensor, "m b"]
     """The best cost without augmented copies."""
+    tour_plain: Int[Tensor, "m b s"]
+    """The tour with that cost."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +134,10 @@ def solve(
             own = None if seeds is None else _copies(seeds[low : low + group], m, augment)
             parts.append(_best(policy, problem, few, engine, augment, own, rows))
         models.append([_join(list(piece)) for piece in zip(*parts, strict=True)])
-    cost, plain, tour = (_join([model[i][None] for model in models]) for i in range(3))
-    return Solved(cost, _trim(tour) if problem.depots else tour, plain)
+    cost, plain, tour, tour_plain = (_join([model[i][None] for model in models]) for i in range(4))
+    if problem.depots:
+        tour, tour_plain = _trim(tour), _trim(tour_plain)
+    return Solved(cost, tour, plain, tour_plain)
 
 
 def _copies(seeds: Int[Tensor, " b"], model: int, augment: int) -> Int[Tensor, " r"]:
@@ -149,8 +153,8 @@ def _best(
     augment: int,
     seeds: Int[Tensor, " r"] | None,
     rows: int,
-) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"], Int[Tensor, "b t"]]:
-    """(cost, cost without copies, best tour) of each instance."""
+) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"], Int[Tensor, "b t"], Int[Tensor, "b t"]]:
+    """(cost, cost without copies, best tour, best tour without copies) of each instance."""
     copies = problem.augment(inst, augment) if augment > 1 else inst
     costs, tours = [], []
     for cut in _cuts(len(copies), rows):
@@ -164,7 +168,7 @@ def _best(
     exact = Instances(**{k: None if v is None else v.cpu().double() for k, v in vars(inst).items()})
     # Only tours that end at the depot, node 0, differ in length: standing there is free.
     both = problem.cost(exact, torch.cat([best, tour[:, :1]], 1).clamp_min(0).cpu())
-    return both[:, 0], both[:, 1], best[:, 0].cpu()
+    return both[:, 0], both[:, 1], best[:, 0].cpu(), tour[:, 0].cpu()
 
 
 def _cuts(count: int, size: int) -> Iterator[slice]:
