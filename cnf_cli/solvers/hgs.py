@@ -50,6 +50,11 @@ def _data(instance: Instance) -> tuple[dict[str, Any], float | None]:
         "demands": np.asarray(instance.demand, float),
         "vehicle_capacity": float(instance.capacity or 0),
     }
+    if 0 < float(data["demands"].max()) < 1:
+        # Its first penalty per unit of overload is at most 1000: for demands that are shares of a vehicle that is too
+        # little, and it ends with no feasible solution and no routes. A power of two changes no sum.
+        units = 2.0 ** np.ceil(np.log2(64.0 / data["demands"].max()))
+        data |= {"demands": data["demands"] * units, "vehicle_capacity": data["vehicle_capacity"] * units}
     if not instance.demand.any():
         # It also segfaults without any demand; one vehicle that can serve everybody is the same problem.
         data |= {"demands": np.r_[0.0, np.ones(instance.nodes - 1)], "vehicle_capacity": float(instance.nodes)}

@@ -69,7 +69,8 @@ def test_describes_itself(kind: str) -> None:
 def test_feasible_on_odd_instances(kind: str, problem: str) -> None:
     """Every tour is feasible and every cost finite, by the solver itself: no crash, no hang, no fallback."""
     cases = instances(problem)
-    out = solve_all(list(cases.values()), kind, jobs=1, timeout_seconds=60, fallback=())
+    quick = {"iterations": 100} if kind in ("hgs", "pyvrp") else None
+    out = solve_all(list(cases.values()), kind, quick, jobs=1, timeout_seconds=60, fallback=())
     bad = {name: o.note for name, o in zip(cases, out, strict=True) if not isinstance(o, Answer)}
     assert not bad
     for case, answer in zip(cases.values(), out, strict=True):
