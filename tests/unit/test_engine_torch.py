@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from dataclasses import dataclass
 
 import pytest
@@ -306,3 +307,48 @@ def test_engines_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MissingDependency) as caught:
         get_engine("native", "cpu")
     assert "compiler" in (caught.value.hint or "")
+
+
+class Box:
+    """A saved tensor whose end can be noticed."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
+def saved_peak(kind: str, n: int, work: str) -> int:
+    """The most numbers autograd held at once while the log-probability of 4 rollouts was computed."""
+    decoder, _ = make(kind, torch.float32, b=1, n=n)
+    demand = torch.full((1, n), 0.1) * (torch.arange(n) > 0) if kind == "cvrp" else None
+    world, engine, tables = World(torch.arange(1, 5), demand), TorchEngine(), decoder.tables()
+    tours = engine.rollout(tables, world)
+    live, peak = 0, 0
+
+    def freed(size: int) -> None:
+        nonlocal live
+        live -= size
+
+    def pack(tensor: Tensor) -> Box:
+        nonlocal live, peak
+        box = Box(tensor)
+        live += tensor.numel()
+        peak = max(peak, live)
+        weakref.finalize(box, freed, tensor.numel())
+        return box
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda box: box.tensor):
+        if work == "score":
+            engine.score(tables, world, tours, torch.ones(1, 4))
+        else:
+            engine.log_prob(tables, world, tours)
+    return peak
+
+
+@KINDS
+def test_replay_memory_does_not_grow_with_the_steps(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 4 times the nodes, score holds about 4 times as much, where the whole graph of log_prob holds 16 times."""
+    monkeypatch.setattr(engine_torch, "_CHUNK", 1)
+    few, many = (saved_peak(kind, n, "score") for n in (12, 48))
+    assert many < 5 * few
+    few, many = (saved_peak(kind, n, "log_prob") for n in (12, 48))
+    assert many > 8 * few
