@@ -58,6 +58,8 @@ class Context:
 
     def emit(self, data: Any, text: str | None = None) -> None:
         """The command's result on stdout: one JSON object with --json, else `text`."""
+        if _follower():
+            return
         if self.json:
             print(json_module.dumps(data, indent=2 if sys.stdout.isatty() else None, default=str))
         elif text is not None:
@@ -65,7 +67,7 @@ class Context:
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
         """A table on stdout, nothing with --json; columns of numbers are set flush right."""
-        if self.json:
+        if self.json or _follower():
             return
         from rich.console import Console
         from rich.table import Table
@@ -79,6 +81,11 @@ class Context:
             out.add_row(*(Text(_cell(value)) for value in row))
         width = None if sys.stdout.isatty() else max(200, int(os.environ.get("COLUMNS", "0")))
         Console(width=width, highlight=False).print(out)
+
+
+def _follower() -> bool:
+    """True in all but the first of several processes working together: only the first one talks."""
+    return os.environ.get("RANK", "0") != "0"
 
 
 def _cell(value: object) -> str:
@@ -117,7 +124,8 @@ def command(
         @wraps(function)
         def run(**given: Any) -> None:
             common = {key: given.pop(key) for key in _OPTIONS}
-            function(Context(common["json"], common["quiet"], common["verbose"], common["store"]), **given)
+            quiet = common["quiet"] or _follower()
+            function(Context(common["json"], quiet, common["verbose"], common["store"]), **given)
 
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}

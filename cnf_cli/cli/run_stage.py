@@ -68,6 +68,8 @@ class Launch:
 
     def run(self, task: Task) -> Manifest | None:
         """The artifact; None when only the plan was asked for. The artifact's id, or a JSON object, goes to stdout."""
+        from cnf_cli.stages import ranks
+
         runner = self.runner()
         if self.plan:
             self._show(runner.plan(task, force=self.force))
@@ -75,7 +77,8 @@ class Launch:
         steps: list[Step] = []
         runner.on_step = lambda step: self._note(step, steps)
         manifest = runner.run(task, force=self.force, deps=self.deps)
-        if self.alias:
+        ranks.leave()
+        if self.alias and ranks.rank() == 0:
             self.ctx.store.tag(self.alias, manifest.key)
         for warning in manifest.checks.get("warnings", ()):
             self.ctx.say(f"warning: {warning}")

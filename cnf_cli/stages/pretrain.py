@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cnf_cli.store import Manifest
 
 VERSION = 1
+DISTRIBUTED = True
 
 
 def task(recipe: Recipe, init: Manifest | None = None, validation: Manifest | None = None) -> Task:

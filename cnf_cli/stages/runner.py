@@ -11,6 +11,7 @@ from typing import Any
 from cnf_cli import interrupt
 from cnf_cli.errors import ArtifactError
 from cnf_cli.recipe.sections import RuntimeSection, Section
+from cnf_cli.stages import ranks
 from cnf_cli.stages.job import Artifact, Bars, Job, Silent
 from cnf_cli.stages.provenance import provenance
 from cnf_cli.store import Input, Manifest, Store, make_key
@@ -108,7 +109,7 @@ class Runner:
             found = self._make(task, key, inputs, fresh=force)
         else:
             self.on_step(Step(task.stage, "hit", key, ""))
-        if task.alias and self.store.refs().get(task.alias) != key:
+        if task.alias and ranks.rank() == 0 and self.store.refs().get(task.alias) != key:
             self._tag(task.alias, key)
         self._done[id(task)] = found
         return found
@@ -133,8 +134,11 @@ class Runner:
             local=task.local,
         )
         started = time.monotonic()
+        together = getattr(task.module, "DISTRIBUTED", False)
         with interrupt.polite():
-            result = task.module.run(job)
+            result = task.module.run(job) if together or ranks.rank() == 0 else None
+        if ranks.rank() > 0:
+            return self._made_by_rank_0(key)
         facts = provenance(self.command, time.monotonic() - started)
         manifest = self.store.commit(
             key,
@@ -147,7 +151,15 @@ class Runner:
             checks=dict(result.checks),
         )
         self.store.drop_work(key)
+        ranks.wait()
         return manifest
+
+    def _made_by_rank_0(self, key: str) -> Manifest:
+        ranks.wait()
+        found = self.store.find(key)
+        if found is None:
+            raise ArtifactError(f"rank 0 made no artifact {key[:12]}", hint="all ranks must see the same store.")
+        return found
 
     def _tag(self, alias: str, key: str) -> None:
         try:

@@ -16,6 +16,7 @@ from cnf_cli.engine.base import Engine, Tables
 from cnf_cli.errors import RecipeError
 from cnf_cli.problems.instances import Instances
 from cnf_cli.recipe.sections import RuntimeSection
+from cnf_cli.stages import ranks
 
 
 @dataclass(frozen=True)
@@ -65,15 +66,13 @@ class Setup:
 @contextmanager
 def set_up(runtime: RuntimeSection) -> Iterator[Setup]:
     """Device, engine and process group are ready; threads and group are put back afterwards."""
-    world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     threads = torch.get_num_threads()
     if runtime.threads:
         torch.set_num_threads(runtime.threads)
     device = pick_device(runtime.device)
-    if world > 1 and not torch.distributed.is_initialized():
-        torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    ranks.join("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     try:
-        yield Setup(device, get_engine(runtime.engine, device), rank, world)
+        yield Setup(device, get_engine(runtime.engine, device), ranks.rank(), ranks.world())
     finally:
         torch.set_num_threads(threads)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cnf_cli.store import Manifest
 
 VERSION = 1
+DISTRIBUTED = True
 
 
 def task(recipe: Recipe, init: Task | Manifest | None = None) -> Task:

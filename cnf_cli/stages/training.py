@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from cnf_cli.policies.run import solve
 from cnf_cli.problems.base import BaseProblem
 from cnf_cli.problems.instances import Instances
 from cnf_cli.recipe.sections import PretrainSection, TrainSection
+from cnf_cli.stages import ranks
 from cnf_cli.stages.files import Metrics
 from cnf_cli.stages.job import Job
 from cnf_cli.stages.setup import Setup
@@ -45,6 +46,22 @@ class Progress:
     step: int = 0
     instances: int = 0
     seconds: float = 0.0
+    sums: dict[str, float] = field(default_factory=dict)
+    """Each number's sum over the updates since the last line of metrics.jsonl, for its mean."""
+    updates: int = 0
+    """How many updates those are."""
+
+    def add(self, numbers: Mapping[str, float]) -> None:
+        """One more update's numbers."""
+        self.updates += 1
+        for name, value in numbers.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+
+    def means(self, setup: Setup) -> dict[str, float]:
+        """The numbers' means since the last time, over all ranks."""
+        out = {name: setup.mean(total / self.updates) for name, total in sorted(self.sums.items())}
+        self.sums, self.updates = {}, 0
+        return out
 
 
 def save_state(path: Path, at: Progress, modules: Mapping[str, nn.Module], optimizers: Mapping[str, Optimizer]) -> None:
@@ -55,8 +72,7 @@ def save_state(path: Path, at: Progress, modules: Mapping[str, nn.Module], optim
     for name, optimizer in optimizers.items():
         for i, entry in optimizer.state_dict()["state"].items():
             tensors |= {f"{name}.optimizer/{i}/{key}": v for key, v in entry.items() if isinstance(v, Tensor)}
-    meta = {"kind": "state", "step": at.step, "instances": at.instances, "seconds": round(at.seconds, 3)}
-    checkpoint.save(path, tensors, meta)
+    checkpoint.save(path, tensors, {"kind": "state", "progress": asdict(at)})
 
 
 def load_state(path: Path, modules: Mapping[str, nn.Module], optimizers: Mapping[str, Optimizer]) -> Progress:
@@ -72,12 +88,12 @@ def load_state(path: Path, modules: Mapping[str, nn.Module], optimizers: Mapping
         prefix = f"{name}.optimizer/"
         for key, value in tensors.items():
             if key.startswith(prefix):
-                i, field = key[len(prefix) :].split("/")
-                state.setdefault(int(i), {})[field] = value
+                i, entry = key[len(prefix) :].split("/")
+                state.setdefault(int(i), {})[entry] = value
         whole = optimizer.state_dict()
         whole["state"] = state
         optimizer.load_state_dict(whole)
-    return Progress(int(meta["step"]), int(meta["instances"]), float(meta["seconds"]))
+    return Progress(**meta["progress"])
 
 
 @dataclass
@@ -113,13 +129,17 @@ class Diary:
     """What a run writes down: metrics.jsonl (the same bytes on every run), times beside it, TensorBoard on request."""
 
     def __init__(self, job: Job, at: Progress) -> None:
-        self.job = job
+        self.job, self.writes = job, ranks.rank() == 0
+        if not self.writes:
+            return
         self.metrics = Metrics(job.work / "metrics.jsonl", at.instances)
         self.times = Metrics(job.work / "times.jsonl", at.instances)
         self.board = _tensorboard(job) if job.runtime.tensorboard else None
 
     def write(self, at: Progress, values: Mapping[str, Any], beside: Mapping[str, Any]) -> None:
         """`values` must follow from the key alone; `beside` may depend on this machine."""
+        if not self.writes:
+            return
         self.metrics.add({"instances": at.instances, "step": at.step, **values})
         self.times.add({"instances": at.instances, "seconds": round(at.seconds, 3), **beside})
         if self.board is not None:
@@ -130,6 +150,8 @@ class Diary:
 
     def close(self) -> None:
         """The times go into the manifest's provenance."""
+        if not self.writes:
+            return
         lines = (self.job.work / "times.jsonl").read_text().splitlines()
         self.job.provenance["curve"] = [json.loads(line) for line in lines]
 
@@ -157,6 +179,7 @@ class Loop:
     optimizers: Mapping[str, Optimizer]
     shown: tuple[str, ...] = ()
     """Which of an update's numbers stand beside the progress bar."""
+    _last_save: float = 0.0
 
     def run(
         self,
@@ -170,13 +193,13 @@ class Loop:
         """
         total, every = self.section.instances, self.section.epoch_instances
         at = load_state(self._saved, self.modules, self.optimizers)
-        diary, sums = Diary(self.job, at), Means()
+        diary = Diary(self.job, at)
         with self.job.bars.bar(what, total, "instances", at.instances) as bar:
             clock = time.monotonic()
             while at.instances < total:
                 size = min(self.section.batch_size, total - at.instances)
                 numbers = update(at, size)
-                sums.add(numbers)
+                at.add({name: value for name, value in numbers.items() if name != "lr"})
                 epoch, before = at.instances // every, clock
                 at.step, at.instances = at.step + 1, at.instances + size
                 clock = time.monotonic()
@@ -184,7 +207,7 @@ class Loop:
                 bar.advance(size, **{name: numbers[name] for name in self.shown if name in numbers})
                 if at.instances >= total or at.instances // every > epoch:
                     values, beside = validate()
-                    diary.write(at, {**sums.take(self.setup), **values}, beside)
+                    diary.write(at, {**at.means(self.setup), "lr": numbers["lr"], **values}, beside)
                     bar.advance(0, **{k: v for k, v in {**values, **beside}.items() if isinstance(v, float)})
                     clock = time.monotonic()  # validation is not training time
                 self._save(at)
@@ -194,8 +217,6 @@ class Loop:
     @property
     def _saved(self) -> Path:
         return self.job.work / "state.safetensors"
-
-    _last_save: float = 0.0
 
     def _save(self, at: Progress) -> None:
         """The state is on disk once a minute, at the end, and before a polite stop."""
@@ -207,23 +228,3 @@ class Loop:
         if stop:
             self.job.pause_point()
 
-
-class Means:
-    """Running means of named numbers, but the latest value of the learning rate."""
-
-    def __init__(self) -> None:
-        self.sums: dict[str, float] = {}
-        self.rate: dict[str, float] = {}
-        self.count = 0
-
-    def add(self, numbers: Mapping[str, float]) -> None:
-        self.count += 1
-        for name, value in numbers.items():
-            self.sums[name] = self.sums.get(name, 0.0) + value
-        self.rate = {"lr": numbers["lr"]} if "lr" in numbers else {}
-
-    def take(self, setup: Setup) -> dict[str, float]:
-        """The means, over all ranks too, since the last time."""
-        out = {name: setup.mean(total / self.count) for name, total in self.sums.items()}
-        self.sums, self.count = {}, 0
-        return out | self.rate

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -31,12 +31,13 @@ def test_light_commands_do_not_import_torch(args: list[str], tmp_path: Path) -> 
 
 
 def test_help_is_fast() -> None:
-    """`cnf --help` answers in half a second (best of five, since this machine is shared)."""
+    """`cnf --help` takes less than half a second of processor time, whatever else the machine is doing."""
     times = []
     for _ in range(5):
-        start = time.perf_counter()
+        start = os.times()
         assert cnf("--help").returncode == 0
-        times.append(time.perf_counter() - start)
+        end = os.times()
+        times.append(end.children_user - start.children_user + end.children_system - start.children_system)
     assert min(times) < 0.5
 
 

@@ -1,0 +1,132 @@
+"""Measure methods on sets: policies solve here, solvers' answers are taken from their labelled data."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from cnf_cli.engine.random import seeds_from
+from cnf_cli.errors import ArtifactError, CheckFailed
+from cnf_cli.formats import dataset
+from cnf_cli.formats.dataset import Array, Block, Dataset
+from cnf_cli.policies.run import solve
+from cnf_cli.stages.job import Artifact, Job, derived_seed
+from cnf_cli.stages.models import Ensemble, load_models
+from cnf_cli.stages.per_instance import columns_of, first_of, judge, rows_of_block, save_part, stack
+from cnf_cli.stages.pricing import by_rule, seen_by_policy
+from cnf_cli.stages.protocol import ProtocolSection, SetEntry
+from cnf_cli.stages.rows import Column
+from cnf_cli.stages.setup import Setup, set_up
+
+_WORK = 1_000_000
+"""Instances times nodes squared between two savings of what was found."""
+
+
+def measure(job: Job, protocol: ProtocolSection) -> list[tuple[SetEntry, Dataset, list[Column]]]:
+    """Each set with every method's costs and tours in its blocks' `extra`; times go into the provenance."""
+    out = []
+    timings: list[dict[str, Any]] = []
+    with set_up(job.runtime) as setup:
+        ensembles = [load_models(job.inputs[f"policy-{k}"], setup.device) for k in range(len(protocol.policies))]
+        for s, entry in enumerate(protocol.sets):
+            data = first_of(dataset.load(job.inputs[f"data-{s}"].path("data.h5")), protocol.first)
+            extra: list[dict[str, Any]] = [{"set": np.full(len(block), s, "i4")} for block in data.blocks]
+            for k, (name, ensemble) in enumerate(zip(protocol.policies, ensembles, strict=True)):
+                if entry.only in (-1, k):
+                    _fits(ensemble, data, name)
+                    spent = _policy(job, setup, (s, k), data, ensemble, extra)
+                    timings.append({"set": entry.name, "method": name, "seconds": round(spent, 3)})
+            for k, name in enumerate(protocol.solvers, len(ensembles)):
+                source = job.inputs[f"solver-{k - len(ensembles)}-{s}"]
+                _solver(source, protocol.first, k, extra)
+                spent = float(source.manifest.provenance.get("solver_seconds", 0.0))
+                timings.append({"set": entry.name, "method": name, "seconds": round(spent, 3)})
+            blocks = tuple(replace(block, extra=more) for block, more in zip(data.blocks, extra, strict=True))
+            data = replace(data, blocks=blocks)
+            out.append((entry, data, list(columns_of(data, entry, [*protocol.policies, *protocol.solvers]))))
+        where = {"device": str(setup.device), "engine": setup.engine.name}
+    job.provenance.update(timings=timings, **where)
+    return out
+
+
+def _fits(ensemble: Ensemble, data: Dataset, name: str) -> None:
+    if ensemble.problem.kind != data.problem:
+        raise ArtifactError(
+            f"{name} is a policy for {ensemble.problem.kind}, the data are {data.problem}",
+            hint=f"`cnf ls` lists artifacts; `cnf pretrain {data.problem} --n 50` trains a policy.",
+        )
+    for block in data.blocks:
+        if block.xy is None:
+            raise ArtifactError(
+                f"{block.names[0] or 'an instance'} has no coordinates, and {name} needs them",
+                hint="leave it out, or measure solvers on it: --solver NAME",
+            )
+
+
+def _policy(
+    job: Job, setup: Setup, at: tuple[int, int], data: Dataset, ensemble: Ensemble, extra: list[dict[str, Any]]
+) -> float:
+    """Adds the policy's costs and tours to `extra`; the seconds it took to solve the set."""
+    s, k = at
+    protocol: ProtocolSection = job.section("protocol")
+    spent = 0.0
+    with job.bars.bar(f"{protocol.sets[s].name}: {protocol.policies[k]}", len(data), "instances") as bar:
+        for number, block in enumerate(data.blocks):
+            parts = []
+            for low, high in _cuts(block):
+                kept = job.work / f"part-{s}-{k}-{number}-{low}.npz"
+                if not kept.exists():
+                    save_part(kept, _solve(job, setup, ensemble, block, number, slice(low, high)))
+                with np.load(kept, allow_pickle=False) as part:
+                    parts.append({name: part[name] for name in part.files})
+                spent += float(parts[-1]["seconds"])
+                bar.advance(high - low)
+                job.pause_point()
+            for name in ("cost", "plain", "tour", "plain_tour"):
+                extra[number][f"{name}_{k}"] = stack([part[name] for part in parts])
+    return spent
+
+
+def _cuts(block: Block) -> Iterator[tuple[int, int]]:
+    size = 1 if block.rule != "euclid" else max(1, min(1000, _WORK // block.nodes**2))
+    for low in range(0, len(block), size):
+        yield low, min(low + size, len(block))
+
+
+def _solve(job: Job, setup: Setup, ensemble: Ensemble, block: Block, number: int, rows: slice) -> dict[str, Array]:
+    """Costs (b, m) and tours (b, m, t) with and without augmentation, each tour judged on the original instance."""
+    protocol: ProtocolSection = job.section("protocol")
+    few = rows_of_block(block, rows)
+    inst = seen_by_policy(ensemble.problem, few, protocol.normalise).to(setup.device)
+    seeds = None
+    if protocol.decode == "sample":
+        rng = torch.Generator().manual_seed(derived_seed(protocol.seed, "evaluate", number))
+        seeds = seeds_from(rng, len(block))[rows].to(setup.device)
+    problem = ensemble.problem if few.rule == "euclid" else by_rule(ensemble.problem, few, 0)
+    started = time.perf_counter()
+    solved = solve(
+        ensemble.policies, problem, inst, setup.engine, augment=protocol.augment, seeds=seeds, chunk=job.runtime.chunk
+    )
+    seconds = time.perf_counter() - started
+    tours = {"tour": solved.tour, "plain_tour": solved.tour_plain}
+    out = {name: tour.transpose(0, 1).numpy().astype("i4") for name, tour in tours.items()}
+    costs = {"cost": judge(few, out["tour"]), "plain": judge(few, out["plain_tour"])}
+    return {**out, **costs, "seconds": np.array(seconds)}
+
+
+def _solver(source: Artifact, first: int, k: int, extra: list[dict[str, Any]]) -> None:
+    """Adds a solver's costs and tours, as its labelling of the same instances has them."""
+    data = first_of(dataset.load(source.path("data.h5")), first)
+    for number, block in enumerate(data.blocks):
+        if block.cost is None or block.tour is None or not np.isfinite(block.cost).all():
+            raise CheckFailed(
+                f"{data.solver} has no answer for some instances",
+                hint=f"`cnf show {source.manifest.key[:12]}` says why",
+            )
+        extra[number][f"cost_{k}"] = block.cost[:, None]
+        extra[number][f"tour_{k}"] = block.tour[:, None]

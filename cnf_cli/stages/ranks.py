@@ -1,0 +1,43 @@
+"""Several processes on one job (`torchrun -m cnf_cli ...`): rank 0 writes, the others compute along and wait."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+
+def rank() -> int:
+    """This process's number among its equals; 0 without torchrun."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def world() -> int:
+    """How many processes work together; 1 without torchrun."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def join(backend: str = "gloo") -> None:
+    """The processes know each other; nothing to do alone or the second time."""
+    import torch.distributed as dist
+
+    if world() > 1 and not dist.is_initialized():
+        # Solvers and validation run on rank 0 alone and may take long: the others wait for a day before they give up.
+        dist.init_process_group(backend, timeout=timedelta(days=1))
+
+
+def wait() -> None:
+    """Every rank has come here."""
+    if world() > 1:
+        import torch.distributed as dist
+
+        join()
+        dist.barrier()
+
+
+def leave() -> None:
+    """The group is closed, so that no process hangs at its end."""
+    if world() > 1:
+        import torch.distributed as dist
+
+        if dist.is_initialized():
+            dist.destroy_process_group()
