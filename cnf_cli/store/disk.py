@@ -17,6 +17,7 @@ from pathlib import Path
 from cnf_cli.errors import ArtifactError
 
 CHUNK = 1 << 20
+FAN = 256
 TEMP = re.compile(r"\.[0-9a-f]{16}\.tmp")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -101,7 +102,7 @@ def fan_out(root: Path, names: Iterable[str]) -> None:
         sync(root.parent)
     for name in names:
         top = folder(root, name)
-        for n in range(256):
+        for n in range(FAN):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(top / f"{n:02x}")
         sync(top)
@@ -131,14 +132,16 @@ def spool(place: Path, data: Iterable[bytes], mode: int = 0o444) -> Path:
     return temp
 
 
-def publish(temp: Path, target: Path) -> None:
-    """The spooled file has its final name, durably, replacing what was there."""
+def publish(temp: Path, root: Path, *parts: str) -> Path:
+    """The spooled file is root/part/part, durably, in place of what was there; after a failure the spool is gone."""
     try:
+        target = folder(root, *parts[:-1]) / parts[-1]
         os.replace(temp, target)
     except BaseException:
         _discard(temp)
         raise
     sync(target.parent)
+    return target
 
 
 def _discard(temp: Path) -> None:

@@ -103,7 +103,10 @@ class Manifest:
 
     def check(self) -> Manifest:
         """Itself; ValueError unless the names are safe, the hashes well formed and the key follows from the rest."""
-        check_json(asdict(self), "manifest")
+        for part in ("sections", "provenance", "checks"):
+            if not isinstance(table := getattr(self, part), dict):
+                raise ValueError(f"{part} is not a table")
+            check_json(table, part)
         try:
             check_name(self.stage, "stage", 1)
             for name in self.outputs:
@@ -115,10 +118,6 @@ class Manifest:
                 raise ValueError(f"not an output: {out}")
         if not all(is_hash(i.key) and is_hash(i.digest) for i in self.inputs.values()) or type(self.version) is not int:
             raise ValueError("an input or the version is malformed")
-        if len(self.dump()) > CAP:
-            raise ValueError(f"larger than {CAP} bytes")
-        if not all(isinstance(part, dict) for part in (self.sections, self.provenance, self.checks)):
-            raise ValueError("sections, provenance and checks are tables")
         digests = {name: i.digest for name, i in self.inputs.items()}
         if self.key != make_key(self.stage, self.version, self.sections, digests):
             raise ValueError("the key does not follow from stage, version, sections and inputs (see make_key)")

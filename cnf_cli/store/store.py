@@ -61,7 +61,7 @@ class Store:
         if not self._initialised():
             disk.fan_out(self.root, ("objects", "stages"))
             temp = disk.spool(disk.folder(self.root, "refs"), [b"%d\n" % FORMAT])
-            disk.publish(temp, self.root / "format")
+            disk.publish(temp, self.root, "format")
 
     # ---- reading
 
@@ -163,7 +163,8 @@ class Store:
         """Copies of the files are in the store, then the manifest; after a failure nothing new is visible."""
         about = (dict(inputs), dict(sections), dict(provenance), dict(checks))
         empty = {check_name(name, "output name"): Output("0" * 64, 0) for name in files}
-        Manifest(stage, key, version, empty, *about).check()  # refuse before the first byte is copied
+        if len(Manifest(stage, key, version, empty, *about).check().dump()) > CAP:  # before the first byte is copied
+            raise ValueError(f"a manifest of more than {CAP} bytes: put large results into a file")
         need = sum(Path(path).stat().st_size for path in files.values() if Path(path).exists())
         with disk.explained("store the artifact", self.root, need):
             self._prepare()
@@ -195,12 +196,11 @@ class Store:
 
         temp = disk.spool(disk.folder(self.root, "objects"), hashed())
         sha256 = digest.hexdigest()
-        disk.publish(temp, disk.folder(self.root, "objects", sha256[:2]) / sha256)
+        disk.publish(temp, self.root, "objects", sha256[:2], sha256)
         return Output(sha256, size)
 
     def _write(self, data: bytes, *parts: str) -> None:
-        place = disk.folder(self.root, *parts[:-1])
-        disk.publish(disk.spool(place, [data]), place / parts[-1])
+        disk.publish(disk.spool(disk.folder(self.root, *parts[:-1]), [data]), self.root, *parts)
 
     def tag(self, alias: str, key: str) -> None:
         """The alias names this artifact, and gc keeps it with all its inputs."""
@@ -281,8 +281,7 @@ class Store:
                     hint="`cnf verify --deep`, then run the command that made it again",
                 )
 
-        disk.publish(disk.spool(place, checked(), 0o666), place / last)
-        return place / last
+        return disk.publish(disk.spool(place, checked(), 0o666), place, last)
 
     # ---- upkeep
 
