@@ -1,0 +1,277 @@
+"""`cnf evaluate` and `cnf compare`: how good is it, against what, and is the difference real?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cnf_cli.cli import complete
+from cnf_cli.cli.context import Context, command
+from cnf_cli.cli.run_stage import Alias, Force, Launch, NoDeps, Nodes, Plan, Sets, With, recipe_for
+
+if TYPE_CHECKING:
+    from cnf_cli.recipe import Recipe
+    from cnf_cli.stages.assemble import Named, Solvers
+    from cnf_cli.stages.evaluate import SetOf
+    from cnf_cli.stages.runner import Task
+    from cnf_cli.store import Manifest
+
+PANEL = "Measuring"
+SHOWN = "Output"
+Csv = Annotated[bool, typer.Option("--csv", help="All rows as CSV.", rich_help_panel=SHOWN)]
+Latex = Annotated[bool, typer.Option("--latex", help="The table as LaTeX.", rich_help_panel=SHOWN)]
+Markdown = Annotated[bool, typer.Option("--markdown", help="The table as Markdown.", rich_help_panel=SHOWN)]
+PerModel = Annotated[bool, typer.Option("--per-model", help="A line for every model.", rich_help_panel=SHOWN)]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the measuring commands."""
+    command(app, "evaluate", rich_help_panel=PANEL)(evaluate)
+    command(app, "compare", rich_help_panel=PANEL)(compare)
+
+
+def evaluate(
+    ctx: Context,
+    target: Annotated[
+        str | None, typer.Argument(help="A recipe file, or a problem: tsp, cvrp.", autocompletion=complete.targets)
+    ] = None,
+    data: Annotated[
+        list[str] | None, typer.Option("--data", help="Data artifact, file or folder; may be repeated.")
+    ] = None,
+    bench: Annotated[
+        str | None,
+        typer.Option("--bench", help="tsplib, cvrplib or atsplib; tsplib:all, tsplib:kro*,lin105, tsplib:..200"),
+    ] = None,
+    policies: With = None,
+    solver: Annotated[
+        list[str] | None, typer.Option("--solver", help="A row for this solver; may be repeated.")
+    ] = None,
+    reference: Annotated[
+        str | None, typer.Option("--reference", help="Who solves what has no reference; default: the best installed.")
+    ] = None,
+    aug: Annotated[int | None, typer.Option("--aug", help="Symmetric copies per instance.", min=1, max=128)] = None,
+    decode: Annotated[str | None, typer.Option(help="greedy or sample.")] = None,
+    first: Annotated[int, typer.Option("--first", help="Only so many instances of each set; 0 = all.", min=0)] = 0,
+    normalise: Annotated[
+        str, typer.Option(help="auto, fit, or published (as the method's own benchmark script).")
+    ] = "auto",
+    bench_dir: Annotated[
+        Path | None,
+        typer.Option("--bench-dir", envvar="CNF_BENCH_DIR", help="Folder with tsplib/, cvrplib/, atsplib/ in it."),
+    ] = None,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="The paper's POMO and CNF columns beside ours.", rich_help_panel=SHOWN)
+    ] = False,
+    per_model: PerModel = False,
+    csv: Csv = False,
+    latex: Latex = False,
+    markdown: Markdown = False,
+    n: Nodes = None,
+    jobs: Annotated[int, typer.Option(help="Instances that solvers work on at once; 0 = one per core.", min=0)] = 0,
+    set_: Sets = None,
+    plan: Plan = False,
+    force: Force = False,
+    no_deps: NoDeps = False,
+    alias: Alias = None,
+) -> None:
+    """Measure policies and solvers: on a recipe's clean and adversarial sets, on your data, or on public benchmarks."""
+    from cnf_cli.errors import RecipeError
+    from cnf_cli.stages import evaluate as stage
+    from cnf_cli.stages.assemble import Solvers
+
+    if sum(map(bool, (target, data, bench))) != 1:
+        hint = "`cnf evaluate RECIPE`, `cnf evaluate --data ID --with ID` or `cnf evaluate --bench tsplib`"
+        raise RecipeError("give one of a recipe, --data and --bench", hint=hint)
+    for name, value, allowed in (
+        ("--decode", decode, ("greedy", "sample")),
+        ("--normalise", normalise, ("auto", "fit", "published")),
+    ):
+        if value is not None and value not in allowed:
+            raise RecipeError(f"{name} is one of {', '.join(allowed)}, not '{value}'")
+    recipe = recipe_for(target or "tsp", n, set_)
+    rivals = Solvers(reference or recipe.evaluate.solver, tuple(dict.fromkeys(solver or ())), jobs)
+    launch = Launch(ctx, recipe.runtime, plan=plan, force=force, deps=not no_deps, alias=alias)
+    job = Order(ctx, launch, recipe, rivals, policies or [])
+    sets, methods = (
+        job.recipe_sets() if target else job.bench_set(bench, bench_dir) if bench else job.data_sets(data or [])
+    )
+    task = stage.task(
+        sets,
+        methods,
+        rivals.rows,
+        alias=f"{recipe.name}/evaluate" if target else f"bench/{job.bench_name}-evaluation" if bench else None,
+        command=f"cnf evaluate {target}" if target else "cnf evaluate",
+        augment=aug or recipe.evaluate.augment,
+        decode=decode or recipe.evaluate.decode,
+        first=first,
+        normalise=normalise,
+        seed=recipe.evaluate.seed,
+    )
+    manifest = launch.run(task) if plan else job.run(task)
+    if manifest is None:
+        return
+    job.show(manifest, chosen_style(csv=csv, latex=latex, markdown=markdown), per_model=per_model, paper=paper)
+
+
+def chosen_style(**flags: bool) -> str | None:
+    """The one output style that was asked for, if any."""
+    from cnf_cli.errors import RecipeError
+
+    asked = [name for name, on in flags.items() if on]
+    if len(asked) > 1:
+        raise RecipeError(f"choose one of {', '.join('--' + name for name in asked)}")
+    return asked[0] if asked else None
+
+
+@dataclass
+class Order:
+    """One evaluation as the user asked for it."""
+
+    ctx: Context
+    launch: Launch
+    recipe: Recipe
+    rivals: Solvers
+    asked: list[str]
+    """The policies named by --with."""
+    bench_name: str = ""
+
+    def recipe_sets(self) -> tuple[list[SetOf], list[Named]]:
+        from cnf_cli.stages.assemble import for_recipe
+
+        return for_recipe(self.recipe, self._given(), self.rivals)
+
+    def data_sets(self, given: list[str]) -> tuple[list[SetOf], list[Named]]:
+        from cnf_cli.cli.label import problem_of
+        from cnf_cli.errors import RecipeError
+        from cnf_cli.formats import dataset
+        from cnf_cli.stages.assemble import known_of, set_name
+
+        sets: list[SetOf] = []
+        problems = set()
+        for text in given:
+            manifest = self._data(text)
+            problem, nodes = problem_of(self.ctx, manifest.key)
+            problems.add(problem)
+            known = known_of(dataset.load(self.ctx.store.open(manifest.key, "data.h5")))
+            name, taken = set_name(self.ctx.store, manifest), {one.name for one in sets}
+            name = f"{name} {manifest.key[:8]}" if name in taken else name
+            sets.append(self.rivals.set_of(name, manifest, problem, nodes, known))
+        if len(problems) > 1:
+            raise RecipeError(
+                f"these data sets hold {' and '.join(sorted(problems))}", hint="evaluate each problem apart"
+            )
+        return sets, self.methods(problems.pop())
+
+    def bench_set(self, text: str, folder: Path | None) -> tuple[list[SetOf], list[Named]]:
+        from cnf_cli.cli.bench import prepare
+
+        found = prepare(self.ctx, text, folder, coordinates=bool(self.asked) or not self.rivals.rows)
+        self.bench_name = found.library
+        one = self.rivals.set_of(found.title, found.task, found.problem, found.nodes, found.known)
+        return [one], self.methods(found.problem)
+
+    def methods(self, problem: str) -> list[Named]:
+        """The policies asked for; without any, and without solvers, the newest in the store."""
+        from cnf_cli.stages.assemble import newest, policy_name
+
+        given = self._given()
+        if given or self.rivals.rows:
+            return given
+        found = newest(self.ctx.store, problem)
+        named = [(policy_name(self.ctx.store, manifest), manifest) for manifest in found]
+        for name, manifest in named:
+            self.ctx.say(f"with the newest policy for {problem}: {name} ({manifest.stage} {manifest.key[:12]})")
+        return list(named)
+
+    def _given(self) -> list[Named]:
+        from cnf_cli.cli.stage_commands import artifact
+        from cnf_cli.errors import ArtifactError
+        from cnf_cli.stages.assemble import policy_name
+        from cnf_cli.stages.models import is_policy
+
+        out: list[Named] = []
+        seen: set[str] = set()
+        for text in self.asked:
+            manifest = artifact(self.ctx, text)
+            assert manifest is not None
+            if not is_policy(manifest):
+                hint = "`cnf ls` lists artifacts; pretrain, train-cnf and import make policies."
+                raise ArtifactError(f"artifact {manifest.key[:12]} ({manifest.stage}) holds no policy", hint=hint)
+            name = policy_name(self.ctx.store, manifest)
+            name = f"{name} {manifest.key[:8]}" if name in [other for other, _ in out] else name
+            if manifest.key not in seen:
+                out.append((name, manifest))
+            seen.add(manifest.key)
+        return out
+
+    def _data(self, text: str) -> Manifest:
+        """The data artifact of that name, or the files there, taken into the store."""
+        from cnf_cli.cli.stage_commands import artifact
+        from cnf_cli.errors import ArtifactError
+        from cnf_cli.stages import imported
+
+        manifest = (
+            self.launch.runner().run(imported.task([Path(text)])) if Path(text).exists() else artifact(self.ctx, text)
+        )
+        assert manifest is not None
+        if "data.h5" not in manifest.outputs:
+            hint = "`cnf data generate` and `cnf import` make data sets; policies go with --with."
+            raise ArtifactError(f"{text} ({manifest.stage} {manifest.key[:12]}) is not a data set", hint=hint)
+        return manifest
+
+    def run(self, task: Task) -> Manifest:
+        """As `Launch.run`, but the table, not the id, is what goes to stdout."""
+        runner = self.launch.runner()
+        runner.on_step = lambda step: self.launch._note(step, [])
+        manifest = runner.run(task, force=self.launch.force, deps=self.launch.deps)
+        if self.launch.alias:
+            self.ctx.store.tag(self.launch.alias, manifest.key)
+        return manifest
+
+    def show(self, manifest: Manifest, style: str | None, *, per_model: bool, paper: bool) -> None:
+        """The table, in the asked-for style."""
+        from cnf_cli.cli import measured
+
+        told = measured.read(self.ctx, manifest)
+        tables = [measured.main_table(told["rows"], per_model)]
+        if self.bench_name:
+            from cnf_cli.cli.bench import instance_rows, instance_table
+
+            told["instances"] = instance_rows(self.ctx, manifest, told, self.bench_name, paper=paper)
+            tables.insert(0, instance_table(told["instances"], paper=paper))
+        measured.show(self.ctx, told, tables, style)
+        self.ctx.say(f"evaluation {manifest.key[:12]} on {told['device']} ({told['engine']})")
+
+
+def compare(
+    ctx: Context,
+    evaluations: Annotated[
+        list[str], typer.Argument(help="Evaluation artifacts: ids or aliases.", autocompletion=complete.aliases)
+    ],
+    per_model: PerModel = False,
+    csv: Csv = False,
+    latex: Latex = False,
+    markdown: Markdown = False,
+) -> None:
+    """Put evaluations side by side, with paired tests; unequal protocols are refused."""
+    from cnf_cli.cli import measured
+    from cnf_cli.cli.stage_commands import artifact
+    from cnf_cli.errors import ArtifactError
+    from cnf_cli.stages.comparing import together
+
+    found: list[tuple[Any, dict[str, Any]]] = []
+    for text in evaluations:
+        manifest = artifact(ctx, text)
+        assert manifest is not None
+        if manifest.stage != "evaluate":
+            raise ArtifactError(
+                f"artifact {manifest.key[:12]} ({manifest.stage}) is not an evaluation",
+                hint="`cnf ls --stage evaluate`",
+            )
+        found.append((manifest, measured.read(ctx, manifest)))
+    told = together(ctx.store, found)
+    tables = [measured.main_table(told["rows"], per_model)]
+    measured.show(ctx, told, tables, chosen_style(csv=csv, latex=latex, markdown=markdown))
