@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -33,6 +33,7 @@ class Attacked:
     """Each policy's best cost over its starts on the clean instances, from the attack's own first rollouts."""
 
 
+@runtime_checkable
 class Attack(Protocol):
     """One policy: the local attack. Several: the global one, where each step attacks an instance's best policy."""
 

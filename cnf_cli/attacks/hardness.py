@@ -14,7 +14,6 @@ from cnf_cli.engine.base import Engine
 from cnf_cli.policies.run import Encoder
 from cnf_cli.problems.instances import Instances, concatenate
 
-
 _COPIES = 3
 """The candidate and two mirror images; with them the choice is nearly that of an exact solver (docs/method.md)."""
 

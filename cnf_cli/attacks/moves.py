@@ -15,7 +15,7 @@ from cnf_cli.problems.instances import Instances
 
 MOST_DEMAND = 9
 """Demands are whole units in 1..9, as the generator draws them."""
-_REACH = 2.5
+_REACH = 1.25
 """A bounded attack can walk this many radii in all its steps together, so that it reaches the edge and turns back."""
 _HUGE = 1e18
 """A step is cut here, so that min-max arithmetic on it stays finite."""

@@ -73,7 +73,13 @@ def assert_valid(inst: Instances) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tsp", "cvrp"])
-@given(cloud=CLOUDS, scale=SCALES, seed=SEEDS, mode=st.sampled_from(["released", "paper"]), how=st.sampled_from(["minmax", "if_needed", "clip"]))  # fmt: skip
+@given(
+    cloud=CLOUDS,
+    scale=SCALES,
+    seed=SEEDS,
+    mode=st.sampled_from(["released", "paper"]),
+    how=st.sampled_from(["minmax", "if_needed", "clip"]),
+)
 @settings(max_examples=40, deadline=None)
 def test_a_free_step_ends_in_a_valid_instance(
     kind: str, cloud: str, scale: float, seed: int, mode: Any, how: Any
@@ -126,7 +132,13 @@ def assert_budget(clean: Instances, out: Instances, radius: float, units: int, n
 
 
 @pytest.mark.parametrize("kind", ["tsp", "cvrp"])
-@given(cloud=CLOUDS, seed=SEEDS, radius=st.sampled_from([1e-4, 0.05, 0.5]), nodes=st.integers(0, 8), units=st.integers(0, 3))  # fmt: skip
+@given(
+    cloud=CLOUDS,
+    seed=SEEDS,
+    radius=st.sampled_from([1e-4, 0.05, 0.5]),
+    nodes=st.integers(0, 8),
+    units=st.integers(0, 3),
+)
 @settings(max_examples=30, deadline=None)
 def test_noise_stays_in_its_budget(kind: str, cloud: str, seed: int, radius: float, nodes: int, units: int) -> None:
     """Random moves obey the same bounds; without a demand budget no demand changes."""
@@ -145,7 +157,7 @@ def test_noise_stays_in_its_budget(kind: str, cloud: str, seed: int, radius: flo
 @given(cloud=CLOUDS, seed=SEEDS, n=st.integers(2, 6), steps=st.integers(1, 3), bounded=st.booleans())
 @settings(max_examples=15, deadline=None)
 def test_a_whole_attack_is_valid(kind: str, cloud: str, seed: int, n: int, steps: int, bounded: bool) -> None:
-    """Through a real policy, from two nodes up, with every attribute attacked: valid, finite, and flagged with 0 or 1."""
+    """Through a real policy, from two nodes up, with every attribute attacked: valid, finite, flags 0 or 1."""
     problem, inst = make(kind, cloud, seed, n)
     policies = plugins.load("policies", "pomo")
     policy = policies.Policy(policies.Params(width=8, layers=1, heads=2, feed_forward=8), problem)

@@ -158,7 +158,7 @@ def test_global_attack_uses_each_instances_best_policy(fresh: bool) -> None:
 
 def test_released_global_step_divides_by_the_models_own_share() -> None:
     """Released: the global attack's batch is the sub-batch of the instances that share a best policy."""
-    problem, policies = small(models=2)
+    problem, _ = small()
     one = attack(problem)
     scaled = one._scaled(torch.full((5,), 6.0), torch.tensor([0, 1, 0, 0, 1]))
     assert scaled.tolist() == [2, 3, 2, 2, 3]
