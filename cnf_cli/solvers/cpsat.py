@@ -1,4 +1,4 @@
-"""OR-tools CP-SAT: ATSP and TSP with a proof of optimality, up to about 100 nodes."""
+"""OR-tools CP-SAT: ATSP with a proof of optimality, up to about 100 nodes; symmetric TSP too, but slowly."""
 
 from __future__ import annotations
 

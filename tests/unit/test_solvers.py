@@ -174,3 +174,30 @@ def test_nearest_neighbour_is_the_papers_row(shared: Path) -> None:
         np.fill_diagonal(d, 0)
         costs.append(Instance("atsp", matrix=d).cost(nearest_tour(d)))
     assert round(float(gaps(costs, known.costs).mean()), 3) == 30.481
+
+
+@pytest.mark.parametrize(
+    ("file", "kind", "optimum", "percent"),
+    [
+        ("tsplib/kroA100.tsp", "fast_tsp", 21282, 0.0),
+        ("tsplib/kroA100.tsp", "elkai", 21282, 0.1),
+        ("tsplib/att48.tsp", "fast_tsp", 10628, 0.0),
+        ("tsplib/ulysses22.tsp", "fast_tsp", 7013, 0.0),
+        ("atsplib/ftv33.atsp", "cpsat", 1286, 0.0),
+        ("atsplib/ftv33.atsp", "elkai", 1286, 0.1),
+        ("cvrplib/X-n101-k25.vrp", "hgs", 27591, 1.0),
+    ],
+)
+def test_benchmark_optima_under_their_own_rounding(
+    shared: Path, file: str, kind: str, optimum: int, percent: float
+) -> None:
+    """EUC_2D, ATT, GEO and explicit instances reach the library's optimum, and no solver claims to beat it."""
+    if run.solver(kind).available() is None:
+        pytest.skip(f"{kind} is not installed")
+    item = tsplib.read(shared / "data" / file)
+    case = Instance(item.problem, item.xy, item.matrix, item.demand, item.capacity, item.rule)
+    params = {"iterations": 300} if kind == "hgs" else None
+    (answer,) = solve_all([case], kind, params, jobs=1, fallback=())
+    assert isinstance(answer, Answer), answer.note
+    assert optimum <= answer.cost <= optimum * (1 + percent / 100)
+    assert answer.proved == (kind == "cpsat")
