@@ -1,5 +1,8 @@
 // Tours of some rollouts of one instance, greedy or sampled. The nodes still open are a sorted list, so a step costs
 // what is left to visit; sorted, because draws go through the nodes in order and ties go to the lowest.
+//
+// A few rollouts walk in step: each step goes through the value rows of a band of nodes for all of them, then the next
+// band, then the same with the pointer rows. A band stays in the first-level cache while all walks read it.
 #pragma once
 #include "random.h"
 #include "scene.h"
@@ -7,231 +10,254 @@
 namespace cnf {
 namespace CNF_ISA {
 
+constexpr int WALKS = 16;
+constexpr int BAND_BYTES = 28 << 10;
+
+struct Walk {
+    int p, c, t;          // rollout, where it stands, position in the tour
+    int size, fits, s;    // open nodes; candidates of the next move; how many of those are read
+    bool done;
+    float left;           // load
+    uint64_t stream;
+    int16_t *moves;
+    int *open, *allowed;  // not yet visited; with a depot, those that fit
+    int *nodes;           // the candidates: one of the two
+    float *w;             // their weights, where stored
+    float *u;             // their scores
+    float *sum, *glimpse;
+};
+
 template <int HP, int KV>
 struct Rollout {
     typedef Heads<HP> H;
+    static constexpr int P = H::PARTS;
     Scene<HP> scene;
-    int *open;         // customers not yet visited, sorted
-    int *allowed;      // where the next move may go (with a depot), sorted
-    float *w;          // their weights (with a load term)
-    float *u;          // their scores
-    float *norm;       // per head
-    float *glimpse;    // D
+    Walk walks[WALKS];
+    bool sample;
     float clip, squash;
 
     void place(const Task &task, int rollouts, Arena &a) {
         scene.place(task, rollouts, a);
-        open = a.take<int>(task.n + 64);
-        allowed = a.take<int>(task.n + 64);
-        w = a.take<float>(size_t(task.n) * HP + 64);
-        u = a.take<float>(task.n + 64);
-        norm = a.take<float>(16);
-        glimpse = a.take<float>(scene.y.D);
+        for (Walk &x : walks) {
+            x.open = a.take<int>(task.n + 64);
+            x.allowed = a.take<int>(task.n + 64);
+            x.w = a.take<float>(size_t(task.n) * HP + 64);
+            x.u = a.take<float>(task.n + 64);
+            x.sum = a.take<float>(P * W);
+            x.glimpse = a.take<float>(scene.y.D);
+        }
         clip = task.clip;
         squash = 1.0f / __builtin_sqrtf(float(task.d));
+        sample = task.seeds != nullptr;
     }
 
-    int vectors() const { return KV ? KV : scene.y.D / W; }
-
-    // glimpse += sum of weighted values, vectors [k0, k0 + N): the weights are products of two tables, or stored ones.
+    // The next nodes below `end` join the sums over weights and weighted values, vectors [k0, k0 + N) of the latter.
+    // A weight is the product of two tables or, if STORED, was computed before.
     template <int N, bool STORED>
-    CNF_MEMBER void attend(const int *nodes, int size, const float *e, const float *f, int k0) {
+    CNF_MEMBER int attend(const Walk &x, int end, int k0) {
         constexpr int U = N < 8 ? 2 : 1;  // enough independent sums to hide the latency of an addition
-        constexpr int P = H::PARTS;
         const size_t D = KV ? KV * W : scene.y.D;
-        vec acc[U][N] = {}, sum[U][P] = {};
         const float *value = scene.value + k0 * W;
-        int s = 0;
-        for (; s + U <= size; s += U)
-            for (int q = 0; q < U; ++q) {
-                const size_t j = nodes[s + q];
-                vec x[P];
-                for (int p = 0; p < P; ++p) {
-                    if constexpr (STORED)
-                        x[p] = H::spread(w + size_t(s + q) * HP, p);
-                    else
-                        x[p] = H::spread(e + j * HP, p) * H::spread(f + j * HP, p);
-                    sum[q][p] += x[p];
-                }
-                for (int k = 0; k < N; ++k) acc[q][k] += x[k % P] * load(value + j * D + k * W);
+        const float *e = scene.at + size_t(x.c) * scene.n * HP, *f = STORED ? e : scene.from + size_t(x.p) * scene.n * HP;
+        const float *w = x.w;
+        const int *nodes = x.nodes;
+        vec acc[U][N] = {}, sum[U][P] = {};
+        for (int k = 0; k < N; ++k) acc[0][k] = load(x.glimpse + (k0 + k) * W);
+        for (int p = 0; p < P; ++p) sum[0][p] = load(x.sum + p * W);
+        const auto add = [&](int s, int q) __attribute__((always_inline)) {
+            const size_t j = nodes[s];
+            vec weight[P];
+            for (int p = 0; p < P; ++p) {
+                weight[p] = STORED ? H::spread(w + size_t(s) * HP, p) : H::spread(e + j * HP, p) * H::spread(f + j * HP, p);
+                sum[q][p] += weight[p];
             }
+            for (int k = 0; k < N; ++k) acc[q][k] += weight[k % P] * load(value + j * D + k * W);
+        };
+        int s = x.s;  // the list ends with the number of nodes, so it needs no other end
         if constexpr (U == 2)
-            if (s < size) {
-                const size_t j = nodes[s];
-                vec x[P];
-                for (int p = 0; p < P; ++p) {
-                    if constexpr (STORED)
-                        x[p] = H::spread(w + size_t(s) * HP, p);
-                    else
-                        x[p] = H::spread(e + j * HP, p) * H::spread(f + j * HP, p);
-                    sum[0][p] += x[p];
-                }
-                for (int k = 0; k < N; ++k) acc[0][k] += x[k % P] * load(value + j * D + k * W);
-            }
+            for (; nodes[s + 1] < end; s += 2) add(s, 0), add(s + 1, 1);
+        for (; nodes[s] < end; ++s) add(s, 0);
         for (int q = 1; q < U; ++q) {
             for (int k = 0; k < N; ++k) acc[0][k] += acc[q][k];
             for (int p = 0; p < P; ++p) sum[0][p] += sum[q][p];
         }
-        // Every lane of a spread head holds the same sum, so the part of it that is stored is complete.
-        for (int p = 0; p < P; ++p) {
-            typename H::part low;
-            __builtin_memcpy(&low, &sum[0][p], sizeof low);
-            H::put(norm, p, low);
-        }
-        for (int k = 0; k < N; ++k) store(glimpse + (k0 + k) * W, acc[0][k]);
+        for (int k = 0; k < N; ++k) store(x.glimpse + (k0 + k) * W, acc[0][k]);
+        if (!k0)
+            for (int p = 0; p < P; ++p) store(x.sum + p * W, sum[0][p]);
+        return s;
     }
 
     template <bool STORED>
-    CNF_MEMBER void attend_all(const int *nodes, int size, const float *e, const float *f) {
-        if constexpr (KV == 4)
-            attend<4, STORED>(nodes, size, e, f, 0);
-        else if constexpr (KV && KV % 8 == 0)
-            for (int k = 0; k < KV; k += 8) attend<8, STORED>(nodes, size, e, f, k);
+    CNF_MEMBER void attend_band(Walk &x, int end) {
+        int s = x.s;
+        if constexpr (KV && KV % 8 == 0)
+            for (int k = 0; k < KV; k += 8) s = attend<8, STORED>(x, end, k);
         else
-            for (int k = 0; k < vectors(); k += 4) attend<4, STORED>(nodes, size, e, f, k);
+            for (int k = 0; k < scene.y.D / W; k += 4) s = attend<4, STORED>(x, end, k);
+        x.s = s;
     }
 
-    // u[s] = glimpse . pointer + bias for every listed node.
-    CNF_MEMBER void point(const int *nodes, int size) {
-        const int kv = vectors();
+    static void clear(Walk &x, int D) {
+        x.s = 0;
+        __builtin_memset(x.sum, 0, sizeof(float) * P * W);
+        __builtin_memset(x.glimpse, 0, sizeof(float) * D);
+    }
+
+    void normalise(Walk &x) {
+        float inverse[HP];
+        bool sound = true;
+        for (int h = 0; h < HP; ++h) {
+            sound &= x.sum[h] > TINY;
+            inverse[h] = 1.0f / x.sum[h];
+        }
+        if (!sound) {
+            float norm[HP];
+            scene.safe_weights(x.p, x.c, x.left, x.nodes, x.fits, 0, nullptr, x.w, norm);
+            clear(x, scene.y.D);
+            attend_band<true>(x, scene.n);
+            for (int h = 0; h < HP; ++h) inverse[h] = 1.0f / norm[h];
+        }
+        for (int k = 0; k < scene.y.D / W; ++k)
+            store(x.glimpse + k * W, load(x.glimpse + k * W) * H::spread(inverse, k));
+    }
+
+    // u[s] = glimpse . pointer + bias for the next nodes below `end`, W at a time: the last ones may lie above it.
+    CNF_MEMBER void point_band(Walk &x, int end) {
+        const int kv = KV ? KV : scene.y.D / W;
         const size_t D = size_t(kv) * W;
-        float inverse[16];
-        for (int h = 0; h < HP; ++h) inverse[h] = 1.0f / norm[h];
-        for (int k = 0; k < kv; ++k)
-            store(glimpse + k * W, load(glimpse + k * W) * H::spread(inverse, k));
-        for (int s = 0; s < size; s += W) {
-            store(u + s, sums([&](int i) {
-                      const int j = nodes[s + i];
-                      const float *x = scene.pointer + j * D;
+        const float *pointer = scene.pointer, *bias = scene.bias, *glimpse = x.glimpse;
+        const int *nodes = x.nodes;
+        int s = x.s;
+        for (; nodes[s] < end; s += W)
+            store(x.u + s, sums([&](int i) __attribute__((always_inline)) {
+                      const size_t j = nodes[s + i];
                       vec acc = {};
-                      acc[0] = scene.bias[j];
-                      if constexpr (KV)
-                          for (int k = 0; k < KV; ++k) acc += load(glimpse + k * W) * load(x + k * W);
-                      else
-                          for (int k = 0; k < kv; ++k) acc += load(glimpse + k * W) * load(x + k * W);
+                      acc[0] = bias[j];
+                      for (int k = 0; k < kv; ++k) acc += load(glimpse + k * W) * load(pointer + j * D + k * W);
                       return acc;
                   }));
-        }
+        x.s = s;
     }
 
-    int best(int size) const {
+    int best(const Walk &x) const {
         vec top = all(-INFINITE);
-        for (int s = size; s % W; ++s) u[s] = -INFINITE;
-        for (int s = 0; s < size; s += W) top = larger(load(u + s), top);
-        const float most = largest(top);
-        for (int s = 0; s < size; ++s)
-            if (u[s] == most) return s;
-        return 0;
+        store(x.u + x.fits, top);
+        for (int s = 0; s < x.fits; s += W) top = larger(load(x.u + s), top);
+        return find(x.u, x.fits, largest(top));
     }
 
-    int draw(int size, float uniform) const {
-        vec top = all(-INFINITE);
-        for (int s = size; s % W; ++s) u[s] = -INFINITE;
-        for (int s = 0; s < size; s += W) {
-            const vec x = clip * tanh(load(u + s) * squash);
-            store(u + s, x);
-            top = larger(x, top);
+    // The first node whose cumulative probability exceeds the draw; the last one if rounding leaves none.
+    int draw(const Walk &x) const {
+        const float most = clip <= 40 ? 0 : clip;  // exp(40) is far from overflow, and so is its sum
+        float before = 0, until[MAX_NODES / W + 2];
+        int chunk = 0;
+        for (int s = 0; s < x.fits; s += W) {
+            store(x.u + s, exp(clip * tanh(load(x.u + s) * squash) - most));
+            if (s + W > x.fits) store(x.u + x.fits, vec{});
+            until[chunk] = before + sum(load(x.u + s));
+            before = until[chunk++];
         }
-        for (int s = size; s % W; ++s) u[s] = -INFINITE;  // tanh made them finite
-        const float most = largest(top);
-        vec total = {};
-        for (int s = 0; s < size; s += W) {
-            const vec x = exp(load(u + s) - most);
-            store(u + s, x);
-            total += x;
-        }
-        const float goal = uniform * sum(total);
-        float reached = 0;
-        for (int s = 0; s < size; ++s) {
-            reached += u[s];
+        const float goal = uniform(x.stream, x.t) * before;
+        int c = 0;
+        while (c + 1 < chunk && !(until[c] > goal)) ++c;
+        float reached = c ? until[c - 1] : 0;
+        for (int s = c * W; s < x.fits; ++s) {
+            reached += x.u[s];
             if (reached > goal) return s;
         }
-        return size - 1;
+        return x.fits - 1;
     }
 
-    // Index in `nodes` of the next move of rollout p, which stands at c.
-    CNF_MEMBER int choose(int p, int c, float load_left, int *nodes, int size, bool sample, uint64_t stream, int t) {
-        if (size == 1) return 0;
-        for (int s = size; s % W; ++s) nodes[s] = nodes[0];  // whole vectors may read on
-        const float *e = scene.at + size_t(c) * scene.n * HP;
-        if (scene.first && !scene.vector) {
-            attend_all<false>(nodes, size, e, scene.from + size_t(p) * scene.n * HP);
-            if (!Scene<HP>::sound(norm)) {
-                scene.safe_weights(p, c, load_left, nodes, size, nullptr, w, norm);
-                attend_all<true>(nodes, size, nullptr, nullptr);
-            }
-        } else {
-            scene.weights(p, c, load_left, nodes, size, nullptr, w, norm);
-            attend_all<true>(nodes, size, nullptr, nullptr);
-        }
-        point(nodes, size);
-        return sample ? draw(size, uniform(stream, t)) : best(size);
-    }
-
-    CNF_INLINE void drop(int *list, int size, int s) {
-        for (; s + 1 < size; ++s) list[s] = list[s + 1];
-    }
-
-    // One tour without a depot.
-    void visit_all(int p, bool sample, uint64_t stream, int16_t *moves) {
-        const int n = scene.n;
-        int size = 0, c = scene.start[p];
-        for (int j = 0; j < n; ++j)
-            if (j != c) open[size++] = j;
-        moves[0] = int16_t(c);
-        for (int t = 1; t < n; ++t) {
-            const int s = choose(p, c, 0, open, size, sample, stream, t);
-            c = open[s];
-            moves[t] = int16_t(c);
-            drop(open, size--, s);
+    // The candidates of the next move.
+    void look(Walk &x) {
+        x.nodes = x.open, x.fits = x.size;
+        if (!scene.depot()) return;
+        x.nodes = x.allowed, x.fits = 0;
+        if (x.c) x.allowed[x.fits++] = 0;
+        for (int s = 0; s < x.size; ++s) {
+            x.allowed[x.fits] = x.open[s];
+            x.fits += !(x.left + 1e-5f < scene.demand[x.open[s]]);
         }
     }
 
-    // One set of routes; returns its length or 0 when some customer fits no vehicle.
-    int serve_all(int p, bool sample, uint64_t stream, int16_t *moves) {
-        const int n = scene.n;
-        int size = 0, c = scene.start[p], t = 2;
-        for (int j = 1; j < n; ++j)
-            if (j != c) open[size++] = j;
-        float left = c ? 1.0f - scene.demand[c] : 1.0f;
-        moves[0] = 0;
-        moves[1] = int16_t(c);
-        while (size || c) {
-            int fits = 0;
-            if (c) allowed[fits++] = 0;
-            for (int s = 0; s < size; ++s) {
-                allowed[fits] = open[s];
-                fits += !(left + 1e-5f < scene.demand[open[s]]);
-            }
-            if (!fits || t >= scene.task->t) return 0;
-            c = allowed[choose(p, c, left, allowed, fits, sample, stream, t)];
-            moves[t++] = int16_t(c);
-            left = c ? left - scene.demand[c] : 1.0f;
-            if (c) {
-                int s = 0;
-                while (open[s] != c) ++s;
-                drop(open, size--, s);
-            }
+    // Goes to node j, which is at or after position s of the open ones.
+    void move(Walk &x, int j, int s) {
+        x.moves[x.t++] = int16_t(x.c = j);
+        if (scene.depot()) x.left = j ? x.left - scene.demand[j] : 1.0f;
+        if (!scene.depot() || j) {
+            while (x.open[s] != j) ++s;
+            __builtin_memmove(x.open + s, x.open + s + 1, sizeof(int) * (--x.size - s));
         }
-        return t;
+        x.done = !x.size && !(scene.depot() && x.c);
+    }
+
+    void begin(const Task &task, Walk &x, int i, int from, int p) {
+        const int first = scene.depot() ? 1 : 0;
+        x.p = p, x.left = 1, x.size = 0, x.t = 0;
+        x.moves = task.moves + (size_t(i) * task.p + from + p) * task.t;
+        x.stream = sample ? stream(task.seeds[i], scene.start[p]) : 0;
+        for (int j = first; j < scene.n; ++j) x.open[x.size++] = j;
+        if (first) x.moves[x.t++] = 0;
+        move(x, scene.start[p], 0);
+    }
+
+    // One move of every walk in the list.
+    Status step(Walk **list, int count) {
+        const bool stored = scene.vector || !scene.from;
+        const int n = scene.n, D = scene.y.D, bands = (n * D * 4 + BAND_BYTES - 1) / BAND_BYTES;
+        Walk *ask[WALKS];
+        int asked = 0;
+        for (int k = 0; k < count; ++k) {
+            Walk &x = *list[k];
+            look(x);
+            if (!x.fits || x.t >= scene.task->t) return CANNOT_FINISH;
+            if (x.fits == 1) {
+                move(x, x.nodes[0], 0);
+                continue;
+            }
+            for (int s = 0; s < W; ++s) x.nodes[x.fits + s] = n;
+            float norm[HP];
+            if (stored) scene.weights(x.p, x.c, x.left, x.nodes, x.fits, 0, nullptr, x.w, norm);
+            clear(x, D);
+            ask[asked++] = &x;
+        }
+        for (int b = 1; b <= bands; ++b)
+            for (int k = 0; k < asked; ++k)
+                stored ? attend_band<true>(*ask[k], n * b / bands) : attend_band<false>(*ask[k], n * b / bands);
+        for (int k = 0; k < asked; ++k) normalise(*ask[k]), ask[k]->s = 0;
+        for (int b = 1; b <= bands; ++b)
+            for (int k = 0; k < asked; ++k) point_band(*ask[k], n * b / bands);
+        for (int k = 0; k < asked; ++k) {
+            Walk &x = *ask[k];
+            const int s = sample ? draw(x) : best(x), home = scene.depot() && x.c;  // the depot comes first
+            move(x, x.nodes[s], s - home);
+        }
+        return DONE;
     }
 
     Status run(const Task &task, int i, int from, int to) {
         scene.prepare(i, from);
-        for (int p = 0; p < to - from; ++p) {
-            if (__atomic_load_n(task.stop, __ATOMIC_RELAXED)) return STOPPED;
-            const size_t at = size_t(i) * task.p + from + p;
-            const uint64_t s = task.seeds ? stream(task.seeds[i], scene.start[p]) : 0;
-            int16_t *moves = task.moves + at * task.t;
-            if (!scene.depot()) {
-                visit_all(p, task.seeds, s, moves);
-                task.length[at] = task.n;
-                continue;
+        for (int p = 0; p < to - from; p += WALKS) {
+            const int count = to - from - p < WALKS ? to - from - p : WALKS;
+            Walk *list[WALKS];
+            int live = 0;
+            for (int k = 0; k < count; ++k) {
+                begin(task, walks[k], i, from, p + k);
+                if (!walks[k].done) list[live++] = &walks[k];
             }
-            const int length = serve_all(p, task.seeds, s, moves);
-            if (!length) return CANNOT_FINISH;
-            for (int t = length; t < task.t; ++t) moves[t] = 0;
-            task.length[at] = length;
+            while (live) {
+                if (__atomic_load_n(task.stop, __ATOMIC_RELAXED)) return STOPPED;
+                const Status status = step(list, live);
+                if (status != DONE) return status;
+                int kept = 0;
+                for (int k = 0; k < live; ++k)
+                    if (!list[k]->done) list[kept++] = list[k];
+                live = kept;
+            }
+            for (int k = 0; k < count; ++k) {
+                task.length[size_t(i) * task.p + from + p + k] = walks[k].t;
+                for (int t = walks[k].t; t < task.t; ++t) walks[k].moves[t] = 0;
+            }
         }
         return DONE;
     }

@@ -32,14 +32,23 @@ struct Arena {
     }
 };
 
-// [head][dim] -> [dim][head], times scale; padding is zero.
+// [head][dim] -> [dim][head], times scale; padding is zero. Sizes known while compiling make this several times faster.
+template <int HEADS, int DK>
+static void interleave_as(const float *in, float *out, int rows, int heads, int dk, Layout y, float scale) {
+    const int h = HEADS ? HEADS : heads, k = DK ? DK : dk, hp = HEADS ? HEADS : y.hp;
+    for (int r = 0; r < rows; ++r, in += h * k, out += y.D) {
+        if (!HEADS) __builtin_memset(out, 0, sizeof(float) * y.D);
+        for (int e = 0; e < k; ++e)
+            for (int i = 0; i < h; ++i) out[e * hp + i] = in[i * k + e] * scale;
+    }
+}
+
 static void interleave(const float *in, float *out, int rows, const Task &task, Layout y, float scale) {
     const int h = task.heads, dk = task.d / h;
-    for (int r = 0; r < rows; ++r, in += task.d, out += y.D) {
-        if (h < y.hp || dk < y.dim) __builtin_memset(out, 0, sizeof(float) * y.D);
-        for (int i = 0; i < h; ++i)
-            for (int e = 0; e < dk; ++e) out[e * y.hp + i] = in[i * dk + e] * scale;
-    }
+    if (h == 8 && dk == 16) return interleave_as<8, 16>(in, out, rows, h, dk, y, scale);
+    if (h == 8 && dk == 8) return interleave_as<8, 8>(in, out, rows, h, dk, y, scale);
+    if (h == 16 && dk == 16) return interleave_as<16, 16>(in, out, rows, h, dk, y, scale);
+    interleave_as<0, 0>(in, out, rows, h, dk, y, scale);
 }
 
 static void uninterleave(const float *in, float *out, int rows, const Task &task, Layout y, float scale) {
@@ -62,7 +71,8 @@ struct Scene {
     float *value, *pointer;               // n + 1 rows, the last one zero: what padded lists point to
     float *from, *at;                     // [rollout][node][head], [node][node][head]: see prepare
     float *vector, *pull;                 // load row; its score with each node, largest 0
-    const float *bias, *demand;
+    float *bias;                          // n + 1
+    const float *demand;                  // n or null
 
     bool depot() const { return task->demand != nullptr; }
 
@@ -78,6 +88,7 @@ struct Scene {
         key = a.take<float>(rows);
         value = a.take<float>(rows + y.D);
         pointer = a.take<float>(rows + y.D);
+        bias = a.take<float>(n + 1);
         at = a.take<float>(size_t(n) * n * HP + W);
         first = t.first ? a.take<float>(rows) : nullptr;
         from = t.first ? a.take<float>(size_t(rollouts) * n * HP + W) : nullptr;
@@ -99,7 +110,8 @@ struct Scene {
         interleave(t.pointer + i * rows, pointer, n, t, y, 1);
         __builtin_memset(value + size_t(n) * y.D, 0, sizeof(float) * y.D);
         __builtin_memset(pointer + size_t(n) * y.D, 0, sizeof(float) * y.D);
-        bias = t.bias + size_t(i) * n;
+        __builtin_memcpy(bias, t.bias + size_t(i) * n, sizeof(float) * n);
+        bias[n] = 0;
         demand = t.demand ? t.demand + size_t(i) * n : nullptr;
         scores({last, count}, n, at);
         if (first) {
@@ -116,8 +128,13 @@ struct Scene {
     }
 
     void scores(Rows query, int rows, float *out) const {
-        dots<HP>(query, rows, {key, count}, n, y.D, [&](int r, int s, int p, typename H::part x) {
-            H::put(out + (size_t(r) * n + s) * HP, p, x);
+        dots<HP>(query, rows, {key, count}, n, y.D, [&](int r0, int s0, const auto &x) __attribute__((always_inline)) {
+            int r = r0;
+            for (const auto &line : x) {
+                float *at = out + (size_t(r++) * n + s0) * HP;
+                for (const auto &heads : line)
+                    for (int p = 0; p < H::PARTS; ++p, at += H::L) H::put(at, 0, heads[p]);
+            }
         });
         for (int r = 0; r < rows; ++r) {
             float *row = out + size_t(r) * n * HP;
@@ -143,36 +160,47 @@ struct Scene {
         }
     }
 
-    // w[s] = weights of step (rollout p standing at c) for the nodes listed, before normalising; returns their sums in
-    // norm. Entries with closed[s] set get 0.
-    void weights(int p, int c, float load_left, const int *nodes, int size, const uint8_t *closed, float *w,
+    // w[s] = weight, not normalised, of node nodes[s] for rollout p standing at c; norm = their sums. The first `behind`
+    // nodes and those with fence[s] = -inf (0 elsewhere; may be null) are closed and get 0. w has room for W more.
+    void weights(int p, int c, float left, const int *nodes, int size, int behind, const float *fence, float *w,
                  float *norm) const {
         const float *e = at + size_t(c) * n * HP, *f = from ? from + size_t(p) * n * HP : nullptr;
-        typename H::part sum[H::PARTS] = {};
-        if (!vector) {
-            for (int s = 0; s < size; ++s)
+        for (int s = 0; s < behind * HP; ++s) w[s] = vector ? -INFINITE : 0.0f;
+        if (vector)
+            for (int s = behind; s < size; ++s)
                 for (int q = 0; q < H::PARTS; ++q) {
-                    typename H::part x = H::get(e + size_t(nodes[s]) * HP, q);
-                    if (f) x *= H::get(f + size_t(nodes[s]) * HP, q);
-                    if (closed && closed[s]) x = x * 0.0f;
-                    H::put(w + s * HP, q, x);
-                    sum[q] += x;
+                    const size_t j = size_t(nodes[s]) * HP;
+                    typename H::part x = H::get(e + j, q) + left * H::get(pull + j, q);
+                    if (f) x += H::get(f + j, q);
+                    H::put(w + s * HP, q, fence ? x + fence[s] : x);
                 }
-        } else {
-            for (int s = 0; s < size; ++s)
+        else
+            for (int s = behind; s < size; ++s)
                 for (int q = 0; q < H::PARTS; ++q) {
-                    typename H::part x = H::get(e + size_t(nodes[s]) * HP, q);
-                    x += load_left * H::get(pull + size_t(nodes[s]) * HP, q);
-                    if (f) x += H::get(f + size_t(nodes[s]) * HP, q);
-                    if (closed && closed[s]) x = x * 0.0f - 1000.0f;
-                    H::put(w + s * HP, q, x);
+                    const size_t j = size_t(nodes[s]) * HP;
+                    typename H::part x = H::get(e + j, q);
+                    if (f) x *= H::get(f + j, q);
+                    H::put(w + s * HP, q, fence && fence[s] != 0 ? typename H::part{} : x);
                 }
-            exponentials(w, size_t(size) * HP);
-            for (int s = 0; s < size; ++s)
-                for (int q = 0; q < H::PARTS; ++q) sum[q] += H::get(w + s * HP, q);
-        }
-        for (int q = 0; q < H::PARTS; ++q) H::put(norm, q, sum[q]);
-        if (!sound(norm)) safe_weights(p, c, load_left, nodes, size, closed, w, norm);
+        if (vector)
+            total<true>(w, size, norm);
+        else
+            total<false>(w, size, norm);
+        if (!sound(norm)) safe_weights(p, c, left, nodes, size, behind, fence, w, norm);
+    }
+
+    // norm = sums of w over nodes; RAISE first replaces w by exp(w).
+    template <bool RAISE>
+    static void total(float *w, int size, float *norm) {
+        vec sum[H::PARTS] = {};
+        for (int i = size * HP; i % (H::PARTS * W); ++i) w[i] = RAISE ? -INFINITE : 0.0f;
+        for (int i = 0; i < size * HP; i += H::PARTS * W)
+            for (int q = 0; q < H::PARTS; ++q) {
+                vec x = load(w + i + q * W);
+                if (RAISE) store(w + i + q * W, x = exp(x));
+                sum[q] += x;
+            }
+        for (int q = 0; q < H::PARTS; ++q) H::put(norm, q, H::gather(sum[q]));
     }
 
     static bool sound(const float *norm) {
@@ -181,35 +209,30 @@ struct Scene {
         return good;
     }
 
-    // The same from the dot products themselves, shifted by the largest allowed score: nothing can underflow to nothing.
-    void safe_weights(int p, int c, float load_left, const int *nodes, int size, const uint8_t *closed, float *w,
+    // The same from the dot products themselves, shifted by the largest open score: nothing can underflow to nothing.
+    void safe_weights(int p, int c, float left, const int *nodes, int size, int behind, const float *fence, float *w,
                       float *norm) const {
         constexpr int P = H::PARTS;
-        typename H::part top[P], sum[P] = {};
-        for (int q = 0; q < P; ++q) top[q] = typename H::part{} - 3e38f;
+        typename H::part top[P];
+        for (int q = 0; q < P; ++q) top[q] = typename H::part{} - INFINITE;
         for (int s = 0; s < size; ++s) {
+            const bool closed = s < behind || (fence && fence[s] != 0);
             vec acc[P] = {};
-            if (!(closed && closed[s])) {
-                for (int k = 0; k < y.D / W; ++k) {
-                    vec q = load(last + size_t(c) * y.D + k * W);
-                    if (first) q += load(first + size_t(start[p]) * y.D + k * W);
-                    if (vector) q += load_left * load(vector + k * W);
-                    acc[k % P] += q * load(key + size_t(nodes[s]) * y.D + k * W);
-                }
+            for (int k = 0; k < y.D / W && !closed; ++k) {
+                vec query = load(last + size_t(c) * y.D + k * W);
+                if (first) query += load(first + size_t(start[p]) * y.D + k * W);
+                if (vector) query += left * load(vector + k * W);
+                acc[k % P] += query * load(key + size_t(nodes[s]) * y.D + k * W);
             }
             for (int q = 0; q < P; ++q) {
-                const typename H::part x = H::gather(acc[q]);
+                const typename H::part x = closed ? typename H::part{} - INFINITE : H::gather(acc[q]);
                 H::put(w + s * HP, q, x);
-                if (!(closed && closed[s])) top[q] = x > top[q] ? x : top[q];
+                top[q] = x > top[q] ? x : top[q];
             }
         }
         for (int s = 0; s < size; ++s)
-            for (int q = 0; q < P; ++q)
-                H::put(w + s * HP, q, closed && closed[s] ? typename H::part{} - 1000.0f : H::get(w + s * HP, q) - top[q]);
-        exponentials(w, size_t(size) * HP);
-        for (int s = 0; s < size; ++s)
-            for (int q = 0; q < P; ++q) sum[q] += H::get(w + s * HP, q);
-        for (int q = 0; q < P; ++q) H::put(norm, q, sum[q]);
+            for (int q = 0; q < P; ++q) H::put(w + s * HP, q, H::get(w + s * HP, q) - top[q]);
+        total<true>(w, size, norm);
     }
 };
 

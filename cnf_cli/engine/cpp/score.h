@@ -23,7 +23,9 @@ struct Score {
     float *left;
     // A block of steps.
     float *w, *u, *slope, *glimpse, *d_glimpse, *norm, *mean;
-    uint8_t *closed;
+    float *fence;                          // 0 or, for a closed key, -inf
+    float *bias, *demand, *bias_gradient;  // by position in the order
+    uint8_t *seen;
     size_t wide;  // room for the keys of a step
 
     void place(const Task &task, Arena &a) {
@@ -39,18 +41,18 @@ struct Score {
             d_value = a.take<float>(rows + D);
             d_pointer = a.take<float>(rows + D);
             d_bias = a.take<float>(n + 1);
-            d_at = a.take<float>(size_t(n) * n * HP);
+            d_at = a.take<float>(n * line());
             d_first = task.first ? a.take<float>(rows) : nullptr;
-            d_from = task.first ? a.take<float>(size_t(task.p) * n * HP) : nullptr;
+            d_from = task.first ? a.take<float>(task.p * line()) : nullptr;
             d_vector = task.load ? a.take<float>(D) : nullptr;
-            d_pull = task.load ? a.take<float>(size_t(n) * HP) : nullptr;
+            d_pull = task.load ? a.take<float>(line()) : nullptr;
             d_size = (a.used - before) / sizeof(float);
         }
         order = a.take<int>(n + 64);
-        stands = a.take<int>(task.t);
+        stands = a.take<int>(task.t + STEPS);
         tail = a.take<int>(task.t);
         choice = a.take<int>(task.t);
-        left = a.take<float>(task.t);
+        left = a.take<float>(task.t + STEPS);
         w = a.take<float>(STEPS * wide * HP + 64);
         u = a.take<float>(STEPS * wide);
         slope = a.take<float>(wide);
@@ -58,25 +60,29 @@ struct Score {
         d_glimpse = a.take<float>(STEPS * size_t(D));
         norm = a.take<float>(STEPS * 16);
         mean = a.take<float>(STEPS * 16);
-        closed = a.take<uint8_t>(wide + 64);
+        fence = a.take<float>(wide);
+        bias = a.take<float>(n + 64);
+        demand = a.take<float>(n + 64);
+        bias_gradient = a.take<float>(n + 64);
+        seen = a.take<uint8_t>(n);
     }
 
     // Fills order, stands, tail, choice and left; returns the number of steps with a choice, or -1 for a bad tour.
     int read(const int64_t *tour, int p, int &open) {
         const int n = scene.n, t_end = scene.task->t, depot = scene.depot() ? 1 : 0;
         open = 0;
-        for (int j = 0; j < n; ++j) closed[j] = 0;
+        for (int j = 0; j < n; ++j) seen[j] = 0;
         if (tour[depot] != scene.start[p] || (depot && tour[0])) return -1;
         for (int t = depot; t < t_end; ++t) {
             if (tour[t] < 0 || tour[t] >= n) return -1;
             const int j = int(tour[t]);
             if (depot && !j) continue;
-            if (closed[j]) return -1;
-            closed[j] = 1;
+            if (seen[j]) return -1;
+            seen[j] = 1;
             if (t > depot) order[open++] = j;
         }
         for (int j = depot; j < n; ++j)
-            if (!closed[j]) return -1;
+            if (!seen[j]) return -1;
         const int others = open;
         if (depot) order[open++] = 0;  // last, so that it belongs to every tail
         int steps = 0, done = 0;
@@ -91,40 +97,45 @@ struct Score {
             if (depot) load_left = j ? load_left - scene.demand[j] : 1.0f;
             done += !depot || j;
         }
+        for (int s = 0; s < STEPS; ++s) left[steps + s] = 0;
         for (int s = 0; s < 64; ++s) order[open + s] = n;
+        for (int s = 0; s < open; ++s) bias[s] = scene.bias[order[s]];
+        for (int s = 0; s < open && depot; ++s) demand[s] = scene.demand[order[s]];
+        __builtin_memset(bias_gradient, 0, sizeof(float) * open);
         return steps;
     }
 
-    // closed[s] of the keys order[base + s], s < size, at a step; returns whether any can be.
-    bool close(int step, int base, int size) {
-        const int behind = tail[step] - base;
-        for (int s = 0; s < size; ++s) closed[s] = s < behind;
-        if (scene.depot()) {
-            for (int s = behind; s < size; ++s) closed[s] = left[step] + 1e-5f < scene.demand[order[base + s]];
-            closed[size - 1] = stands[step] == 0;
-        }
-        return behind > 0 || scene.depot();
+    // Closes the keys order[base + s], s < size, that do not fit at a step; returns null when all that are not behind do.
+    const float *close(int step, int base, int size) {
+        if (!scene.depot()) return nullptr;
+        const float left_ = left[step] + 1e-5f;
+        for (int s = 0; s < size; s += W) store(fence + s, left_ < load(demand + base + s) ? all(-INFINITE) : vec{});
+        fence[size - 1] = stands[step] == 0 ? -INFINITE : 0;
+        return fence;
     }
 
     // Returns log p of the chosen key and turns the scores x, -inf where closed, into the gradient of weight * log p.
     float choose(float *x, int size, int chosen, float weight) {
-        vec top = all(-INFINITE);
-        for (int s = size; s % W; ++s) x[s] = -INFINITE;
-        for (int s = 0; s < size; s += W) top = larger(load(x + s), top);
-        const float most = clip * tanh(all(largest(top)) * squash)[0], picked = x[chosen];
+        const float most = clip <= 40 ? 0 : clip;  // exp(40) is far from overflow, and so is its sum
+        const bool open = x[chosen] > -INFINITE;
         vec total = {};
+        for (int s = size; s % W; ++s) x[s] = -INFINITE;
         for (int s = 0; s < size; s += W) {
             const vec score = load(x + s), y = tanh(score * squash);
             const vec e = (vec)((ivec)exp(clip * y - most) & (ivec)(score > -INFINITE));
             store(x + s, e);
-            store(slope + s, (1.0f - y * y) * (clip * squash));
+            store(slope + s, y);
             total += e;
         }
-        const float z = sum(total);
-        for (int s = 0; s < size; s += W) store(x + s, load(x + s) * load(slope + s) * (-weight / z));
-        if (!(picked > -INFINITE)) return -INFINITE;
-        x[chosen] += weight * slope[chosen];
-        return clip * tanh(all(picked) * squash)[0] - most - __builtin_logf(z);
+        const float z = sum(total), log_prob = open ? clip * slope[chosen] - most - __builtin_logf(z) : -INFINITE;
+        if (!wanted) return log_prob;
+        x[chosen] -= z;
+        const float scale = -weight / z * clip * squash;
+        for (int s = 0; s < size; s += W) {
+            const vec y = load(slope + s);
+            store(x + s, load(x + s) * (1.0f - y * y) * scale);
+        }
+        return log_prob;
     }
 
     // Steps [s0, s0 + steps) of rollout p; returns the sum of their log p.
@@ -133,7 +144,6 @@ struct Score {
         const int rows = (steps + 3) / 4 * 4, padded = (size + 3) / 4 * 4;
         const int *nodes = order + base, *rank = scene.count;
         const size_t stride = wide * HP;
-        bool masked[STEPS];
         __builtin_memset(glimpse, 0, sizeof(float) * rows * D);
         for (int t = 0; t < rows; ++t) {
             float *row = w + t * stride;
@@ -142,8 +152,9 @@ struct Score {
                 __builtin_memset(norm + t * 16, 0, 16 * sizeof(float));
                 continue;
             }
-            masked[t] = close(s0 + t, base, size);
-            scene.weights(p, stands[s0 + t], left[s0 + t], nodes, size, masked[t] ? closed : nullptr, row, norm + t * 16);
+            const int step = s0 + t;
+            const float *closed = close(step, base, size);
+            scene.weights(p, stands[step], left[step], nodes, size, tail[step] - base, closed, row, norm + t * 16);
             __builtin_memset(row + size * HP, 0, sizeof(float) * (padded - size) * HP);
             for (int h = 0; h < HP; ++h) norm[t * 16 + h] = 1.0f / norm[t * 16 + h];
         }
@@ -157,28 +168,31 @@ struct Score {
         double log_prob = 0;
         for (int t = 0; t < steps; ++t) {
             float *x = u + t * wide;
-            for (int s = 0; s < size; ++s) x[s] += scene.bias[nodes[s]];
-            if (masked[t]) {
-                close(s0 + t, base, size);
-                for (int s = 0; s < size; ++s) x[s] = closed[s] ? -INFINITE : x[s];
-            }
+            const float *closed = close(s0 + t, base, size);
+            for (int s = 0; s < size; s += W) store(x + s, load(x + s) + load(bias + base + s));
+            if (closed)
+                for (int s = 0; s < size; s += W) store(x + s, load(x + s) + load(closed + s));
+            for (int s = 0; s < tail[s0 + t] - base; ++s) x[s] = -INFINITE;
             log_prob += choose(x, size, choice[s0 + t] - base, weight);
         }
         if (!wanted || weight == 0) return log_prob;
         for (int t = steps; t < rows; ++t) __builtin_memset(u + t * wide, 0, sizeof(float) * wide);
-        differentiate(p, s0, steps, rows, nodes, size, padded);
+        differentiate(p, s0, steps, rows, base, size, padded);
         return log_prob;
     }
 
     // From u = d / d score on to the gradients of pointer, bias, value and the tables of attention scores.
-    void differentiate(int p, int s0, int steps, int rows, const int *nodes, int size, int padded) {
-        const int D = scene.y.D, *rank = scene.count;
+    void differentiate(int p, int s0, int steps, int rows, int base, int size, int padded) {
+        const int D = scene.y.D, *rank = scene.count, *nodes = order + base;
         const size_t stride = wide * HP;
         __builtin_memset(d_glimpse, 0, sizeof(float) * rows * D);
         mix<HP, false>({d_glimpse, rank}, rows, {scene.pointer, nodes}, size, u, wide, 1, D);
         mix<HP, false>({d_pointer, nodes}, padded, {glimpse, rank}, steps, u, 1, wide, D);
-        for (int s = 0; s < size; ++s)
-            for (int t = 0; t < steps; ++t) d_bias[nodes[s]] += u[t * wide + s];
+        for (int t = 0; t < steps; ++t)
+            for (int s = 0; s < size; s += W) {
+                float *x = bias_gradient + base + s;
+                store(x, load(x) + load(u + t * wide + s));
+            }
         // Weights are not normalised: what they meet is. The softmax's own term is d_glimpse . glimpse per head.
         for (int t = 0; t < rows; ++t) {
             vec acc[H::PARTS] = {};
@@ -191,23 +205,35 @@ struct Score {
             for (int q = 0; q < H::PARTS; ++q) H::put(mean + t * 16, q, H::gather(acc[q]));
         }
         mix<HP, true>({d_value, nodes}, padded, {d_glimpse, rank}, steps, w, HP, stride, D);
-        const size_t line = size_t(scene.n) * HP;
+        // Where the gradients of the scores go: padded steps have weight 0, padded keys the column n.
+        float *at[STEPS];
+        for (int t = 0; t < rows; ++t) at[t] = d_at + (t < steps ? stands[s0 + t] : 0) * line();
         dots<HP>({d_glimpse, rank}, rows, {scene.value, nodes}, padded, D,
-                 [&](int t, int s, int q, typename H::part x) {
-                     if (t >= steps || s >= size) return;
-                     const size_t j = size_t(nodes[s]) * HP;
-                     const typename H::part d = H::get(w + t * stride + s * HP, q) * (x - H::get(mean + t * 16, q));
-                     float *at = d_at + stands[s0 + t] * line + j;
-                     H::put(at, q, H::get(at, q) + d);
-                     if (d_from) H::put(d_from + p * line + j, q, H::get(d_from + p * line + j, q) + d);
-                     if (d_pull) H::put(d_pull + j, q, H::get(d_pull + j, q) + left[s0 + t] * d);
+                 [&](int t0, int key, const auto &x) __attribute__((always_inline)) {
+                     constexpr int N = sizeof(x) / sizeof(x[0]), M = sizeof(x[0]) / sizeof(x[0][0]);
+                     for (int s = 0; s < M; ++s)
+                         for (int q = 0; q < H::PARTS; ++q) {
+                             const size_t j = size_t(nodes[key + s]) * HP;
+                             typename H::part sum = {}, pulled = {};
+                             for (int t = 0; t < N; ++t) {
+                                 const float *weight = w + (t0 + t) * stride + (key + s) * HP;
+                                 const typename H::part d = H::get(weight, q) * (x[t][s][q] - H::get(mean + (t0 + t) * 16, q));
+                                 H::put(at[t0 + t] + j, q, H::get(at[t0 + t] + j, q) + d);
+                                 sum += d;
+                                 if (d_pull) pulled += left[s0 + t0 + t] * d;
+                             }
+                             if (d_from) H::put(d_from + p * line() + j, q, H::get(d_from + p * line() + j, q) + sum);
+                             if (d_pull) H::put(d_pull + j, q, H::get(d_pull + j, q) + pulled);
+                         }
                  });
     }
+
+    size_t line() const { return size_t(scene.n + 1) * HP; }
 
     // From the tables of attention scores to their factors, and out.
     void finish(const Task &task, int i) {
         const int n = task.n, D = scene.y.D, *rank = scene.count;
-        const size_t line = size_t(n) * HP, rows = size_t(i) * n * task.d;
+        const size_t line = this->line(), rows = size_t(i) * n * task.d;
         mix<HP, true>({d_last, rank}, n, {scene.key, rank}, n, d_at, line, HP, D);
         mix<HP, true>({d_key, rank}, n, {scene.last, rank}, n, d_at, HP, line, D);
         if (d_first) {
@@ -243,6 +269,7 @@ struct Score {
             double log_prob = 0;
             for (int s = 0; s < steps; s += STEPS)
                 log_prob += block(p, s, steps - s < STEPS ? steps - s : STEPS, open, task.weight[at]);
+            for (int s = 0; s < open && wanted; ++s) d_bias[order[s]] += bias_gradient[s];
             task.log_prob[at] = float(log_prob);
             if (task.weight[at] != 0) total += task.weight[at] * log_prob;
         }

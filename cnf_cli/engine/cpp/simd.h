@@ -29,14 +29,41 @@ CNF_INLINE vec all(float x) { return vec{} + x; }
 CNF_INLINE vec larger(vec a, vec b) { return a > b ? a : b; }
 
 CNF_INLINE float sum(vec v) {
+#if defined(__AVX512F__) && defined(__AVX512DQ__)
+    return _mm512_reduce_add_ps((__m512)v);
+#else
     float s = 0;
     for (int i = 0; i < W; ++i) s += v[i];
     return s;
+#endif
 }
 CNF_INLINE float largest(vec v) {
+#if defined(__AVX512F__) && defined(__AVX512DQ__)
+    return _mm512_reduce_max_ps((__m512)v);
+#else
     float m = v[0];
     for (int i = 1; i < W; ++i) m = v[i] > m ? v[i] : m;
     return m;
+#endif
+}
+
+// The first i < size with x[i] == value, or 0; x is read to the end of its last vector.
+CNF_INLINE int find(const float *x, int size, float value) {
+#if defined(__AVX512F__) && defined(__AVX512DQ__)
+    for (int i = 0; i < size; i += W) {
+        const unsigned hit = _mm512_cmp_ps_mask((__m512)load(x + i), _mm512_set1_ps(value), _CMP_EQ_OQ);
+        if (hit) return i + __builtin_ctz(hit);
+    }
+#elif defined(__AVX2__)
+    for (int i = 0; i < size; i += W) {
+        const unsigned hit = _mm256_movemask_ps((__m256)(load(x + i) == value));
+        if (hit) return i + __builtin_ctz(hit);
+    }
+#else
+    for (int i = 0; i < size; ++i)
+        if (x[i] == value) return i;
+#endif
+    return 0;
 }
 
 // exp to about 2 units in the last place; 0 below -87.3.

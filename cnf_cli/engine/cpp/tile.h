@@ -42,7 +42,7 @@ static void mix(Rows out, int rows, Rows in, int count, const float *w, size_t r
         for (int k = 0; k < D / W; k += K) mix_tile<HP, HEADS, 1>(out, r, in, count, w, rs, ss, D, k);
 }
 
-// put(r, s, part, x): x is part `part` of the HP per-head dot products of a[r] and b[s].
+// put(r0, s0, x): x[r][s][part] are the HP per-head dot products of rows a[r0 + r] and b[s0 + s], for one tile.
 template <int HP, int N, int M, class Put>
 CNF_INLINE void dots_tile(Rows a, int r0, Rows b, int s0, int D, const Put &put) {
     constexpr int P = Heads<HP>::PARTS;
@@ -50,18 +50,20 @@ CNF_INLINE void dots_tile(Rows a, int r0, Rows b, int s0, int D, const Put &put)
     const float *x[N], *y[M];
     for (int r = 0; r < N; ++r) x[r] = a.base + size_t(a.index[r0 + r]) * D;
     for (int s = 0; s < M; ++s) y[s] = b.base + size_t(b.index[s0 + s]) * D;
-    for (int k = 0; k < D / W; k += P)
+    for (int k = 0; k < D; k += P * W)
         for (int p = 0; p < P; ++p) {
             vec row[N];
-            for (int r = 0; r < N; ++r) row[r] = load(x[r] + (k + p) * W);
+            for (int r = 0; r < N; ++r) row[r] = load(x[r] + k + p * W);
             for (int s = 0; s < M; ++s) {
-                const vec other = load(y[s] + (k + p) * W);
+                const vec other = load(y[s] + k + p * W);
                 for (int r = 0; r < N; ++r) acc[r][s][p] += row[r] * other;
             }
         }
+    typename Heads<HP>::part out[N][M][P];
     for (int r = 0; r < N; ++r)
         for (int s = 0; s < M; ++s)
-            for (int p = 0; p < P; ++p) put(r0 + r, s0 + s, p, Heads<HP>::gather(acc[r][s][p]));
+            for (int p = 0; p < P; ++p) out[r][s][p] = Heads<HP>::gather(acc[r][s][p]);
+    put(r0, s0, out);
 }
 
 template <int HP, class Put>
