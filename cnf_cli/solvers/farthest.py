@@ -36,8 +36,8 @@ class Solver:
 def farthest_tours(distances: Array, starts: NDArray[np.int64]) -> NDArray[np.int64]:
     """One tour per start: add the node with the longest arc from any node of the tour, where it costs least.
 
-    The longest arc from the tour, not the largest distance to its nearest node: this is the rule behind the paper's
-    row (and a little worse). All starts grow side by side.
+    The longest arc from the tour, as ROCO's public code has it, not the largest distance to the nearest tour node: on
+    ATSP20 3.30% instead of 2.94% from LKH. The paper's table says 3.373%. All starts grow side by side.
     """
     n, s = len(distances), len(starts)
     row = np.arange(s)
