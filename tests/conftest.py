@@ -6,7 +6,12 @@ import os
 import socket
 from pathlib import Path
 
+import jaxtyping
 import pytest
+
+# Declared tensor shapes are checked wherever tests run the code; users do not pay for it.
+_SHAPED = [f"cnf_cli.{name}" for name in ("problems", "engine", "policies", "attacks", "defences")]
+jaxtyping.install_import_hook(_SHAPED, "beartype.beartype")
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("CNF_SHARED", ROOT.parent / "shared"))

@@ -23,6 +23,7 @@ class ImportSection(Section):
     files: tuple[str, ...] = Field(description="sha256 of each file, in the order given")
     names: tuple[str, ...] = Field(description="the files' names: instances and their order take theirs from them")
     solutions: str | None = None
+    solutions_name: str | None = Field(None, description="its name says which solver made it")
     problem: str | None = None
     capacity: float | None = None
     heads: int | None = None
@@ -39,17 +40,18 @@ def task(
     """The artifact made of these files; its key follows from their content and names."""
     from cnf_cli.formats.read import expand
 
-    files, _ = expand(list(paths))
+    files, skipped = expand(list(paths))
     section = ImportSection(
         files=tuple(_digest(path) for path in files),
         names=tuple(path.name for path in files),
         solutions=_digest(solutions) if solutions else None,
+        solutions_name=solutions.name if solutions else None,
         problem=problem,
         capacity=capacity,
         heads=heads,
     )
     return Task(
-        "imported", {"import": section}, local={"paths": list(paths), "solutions": solutions}, command="cnf import"
+        "imported", {"import": section}, local={"paths": list(paths), "solutions": solutions, "skipped": skipped}, command="cnf import"
     )
 
 
@@ -73,6 +75,8 @@ def run(job: Job) -> Result:
     from cnf_cli.formats.sandbox import read_safely
 
     section = job.section("import")
+    if job.local["skipped"]:
+        job.bars.say(f"not instance files, left alone: {', '.join(job.local['skipped'][:10])}")
     paths, solutions = job.local["paths"], job.local["solutions"]
     found = read_safely(paths, section.problem, section.capacity, solutions, section.heads)
     return _data(job, found) if isinstance(found, Dataset) else _policies(job, found)
