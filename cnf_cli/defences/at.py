@@ -5,15 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from pydantic import Field
 from torch.optim import Optimizer
 
-from cnf_cli.defences.base import BaseDefence, Clock, Metrics, Model, Reduce, attack_each, draw_seeds, number
+from cnf_cli.defences.base import (
+    BaseDefence,
+    Clock,
+    Metrics,
+    Model,
+    Reduce,
+    attack_each,
+    attack_health,
+    draw_seeds,
+    number,
+)
 from cnf_cli.problems.instances import Instances
 from cnf_cli.recipe.sections import TrainSection
 
 
 class Params(TrainSection):
     """No keys of its own."""
+
+    defence: str = Field("at", description="defence plugin: `cnf list defences`")
 
 
 class Defence(BaseDefence):
@@ -32,7 +45,7 @@ class Defence(BaseDefence):
         """Each model attacks itself on the whole clean batch, then trains on the result; no clean instances."""
         attacked = attack_each(self.attack, models, clean, rng)
         seeds = draw_seeds(rng, len(models), len(clean), device=clean.device)
-        return number(
+        return attack_health(attacked) | number(
             [
                 self.reinforce(model, optimizer, hard.instances.detach(), seed, reduce=reduce)
                 for model, optimizer, hard, seed in zip(models, optimizers, attacked, seeds, strict=True)

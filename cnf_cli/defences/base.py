@@ -150,6 +150,13 @@ def attack_each(attack: Attack, models: Sequence[Model], clean: Instances, rng: 
     return [attack([model], clean, rng=rng, step=step) for model in models]
 
 
+def attack_health(attacked: Sequence[Attacked]) -> Metrics:
+    """Means of what the attacks say about themselves: a batch nobody could attack should show in the metrics."""
+    names = ("alpha", "moved_mean", "zero_gradient", "nonfinite_gradient")
+    found = {name: [one.stats[name] for one in attacked if name in one.stats] for name in names}
+    return {f"attack_{name}": float(torch.cat(values).mean()) for name, values in found.items() if values}
+
+
 def hardness(rolled: Rolled, log_p: Float[Tensor, "b p"]) -> Float[Tensor, " b"]:
     """(c / mean c) log p of each instance's best rollout (Eq. 4), detached; 0 is hardest.
 

@@ -30,6 +30,7 @@ class Params(TrainSection):
     efficient  the released algorithm without work whose result is already known (see `reuse`)
     """
 
+    defence: str = Field("cnf", description="defence plugin: `cnf list defences`")
     mode: Literal["released", "paper", "efficient"] = Field("efficient", description="whose algorithm runs")
     routing: Literal[
         "auto", "m-topk", "m-sample", "i-topk", "i-sample", "random", "self-training", "topk-with-best", "best"
@@ -130,7 +131,7 @@ class Defence(BaseDefence):
         before, train, after = draw_seeds(rng, 3, len(pool), len(models), device=clean.device)
         cost, rolled = self.evaluate(models, pool, before)
         chosen = self.route(pool, cost, rng)
-        metrics = statistics(chosen, pool.kind) | _pool_costs(pool, cost)
+        metrics = pool.health | statistics(chosen, pool.kind) | _pool_costs(pool, cost)
         trained = []
         for j, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
             rows = chosen.trained[j]

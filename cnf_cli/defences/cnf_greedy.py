@@ -26,6 +26,7 @@ class Params(TrainSection):
     easiest  smallest gap: the nearest thing in the published code, which is the opposite of the paper's words
     """
 
+    defence: str = Field("cnf_greedy", description="defence plugin: `cnf list defences`")
     hardness: Literal["gap", "loss", "easiest"] = Field("gap", description="what makes an instance hard for a model")
     top_k: int = Field(0, ge=0, description="K, instances per model; 0 = batch_size")
     global_attack: bool = Field(True, description="also attack the best-performing model of each instance")
@@ -60,7 +61,7 @@ class Defence(BaseDefence):
         for j, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
             rows = chosen.trained[j]
             out.append(self.reinforce(model, optimizer, pool.instances[rows], train[rows, j], reduce=reduce))
-        return statistics(chosen, pool.kind) | number(out)
+        return pool.health | statistics(chosen, pool.kind) | number(out)
 
     def scores(self, models: Sequence[Model], pool: Pool, seeds: Int[Tensor, "N m"]) -> Float[Tensor, "N m"]:
         """How hard each row is for each model; the larger the harder."""

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.optim import Optimizer
 
-from cnf_cli.defences.base import Clock, Metrics, Model, Reduce
+from cnf_cli.defences.base import Clock, Metrics, Model, Reduce, attack_health
 from cnf_cli.defences.inputs import InputGradientDefence, cosines
 from cnf_cli.problems.instances import Instances
 from cnf_cli.recipe.sections import Count, TrainSection
@@ -19,6 +19,7 @@ from cnf_cli.recipe.sections import Count, TrainSection
 class Params(TrainSection):
     """The paper gives lambda = 0.5 and no code."""
 
+    defence: str = Field("divtrain", description="defence plugin: `cnf list defences`")
     strength: float = Field(0.5, ge=0, description="lambda, weight of log sum over pairs of exp cos(input gradients)")
     chunk: Count = Field(16, description="instances whose second-order graph is held at once; memory only")
 
@@ -40,8 +41,10 @@ class Defence(InputGradientDefence):
     ) -> Metrics:
         """The models take turns, step by step, to attack the batch that all of them train on."""
         attacker = models[clock.step % len(models)]
-        hard = self.attack([attacker], clean, rng=rng).instances.detach()
-        return self.penalise(models, optimizers, hard, self.penalty, rng, self.params.chunk, reduce)
+        attacked = self.attack([attacker], clean, rng=rng)
+        hard = attacked.instances.detach()
+        out = self.penalise(models, optimizers, hard, self.penalty, rng, self.params.chunk, reduce)
+        return attack_health([attacked]) | out
 
     def penalty(self, grads: Sequence[Float[Tensor, "k g"]]) -> Float[Tensor, " k"]:
         """lambda log sum_{a<b} exp cos(g_a, g_b), per instance."""

@@ -12,7 +12,18 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from cnf_cli.attacks.gradient import Rolled
-from cnf_cli.defences.base import BaseDefence, Clock, Metrics, Model, Reduce, attack_each, draw_seeds, hardness, number
+from cnf_cli.defences.base import (
+    BaseDefence,
+    Clock,
+    Metrics,
+    Model,
+    Reduce,
+    attack_each,
+    attack_health,
+    draw_seeds,
+    hardness,
+    number,
+)
 from cnf_cli.problems.instances import Instances, concatenate
 from cnf_cli.recipe.sections import Positive, TrainSection
 
@@ -20,6 +31,7 @@ from cnf_cli.recipe.sections import Positive, TrainSection
 class Params(TrainSection):
     """`temperature` cyclic: as published, by epoch 19, 18, ..., 1, 20, 19, ...; linear: as the paper says."""
 
+    defence: str = Field("hac", description="defence plugin: `cnf list defences`")
     temperature: Literal["cyclic", "linear"] = Field("cyclic", description="how the weights' temperature falls")
     temperature_start: Positive = Field(20.0, description="highest temperature, and the period of `cyclic` in epochs")
     temperature_end: Positive = Field(1.0, description="temperature at the end of the run, for `linear`")
@@ -54,7 +66,7 @@ class Defence(BaseDefence):
                 return weights(hardness(rolled, log_p), heat)
 
             out.append(self.reinforce(model, optimizer, mixed, seed, reduce=reduce, weigh=weigh))
-        return number(out) | {"temperature": heat}
+        return attack_health(attacked) | number(out) | {"temperature": heat}
 
 
 def weights(hard: Float[Tensor, " b"], heat: float) -> Float[Tensor, " b"]:

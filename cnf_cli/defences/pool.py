@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float, Int
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cnf_cli.attacks.base import Attack
 from cnf_cli.attacks.gradient import Rolled
-from cnf_cli.defences.base import BaseDefence, Model
+from cnf_cli.defences.base import BaseDefence, Metrics, Model, attack_health
 from cnf_cli.defences.routing import CLEAN, GLOBAL, LOCAL, distinct
 from cnf_cli.problems.instances import Instances, concatenate
 
@@ -28,6 +28,8 @@ class Pool:
     """The row that holds the very same instance: itself, or the local row that a global row was copied from."""
     clean_cost: Float[Tensor, "b m"] | None = None
     """What the local attacks' own rollouts cost on the clean rows: R there, at no extra cost."""
+    health: Metrics = field(default_factory=dict)
+    """What the local attacks say about themselves."""
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -69,7 +71,8 @@ def make_pool(
             source.append((m + 1) * b + row)
     if getattr(attack, "objective", "") == "greedy":
         known = None  # R is the cost of sampled tours
-    return Pool(concatenate(parts).detach(), torch.cat(kind), torch.cat(maker), torch.cat(source), known)
+    rows = (torch.cat(kind), torch.cat(maker), torch.cat(source))
+    return Pool(concatenate(parts).detach(), *rows, known, attack_health(local))
 
 
 def one_step(attack: Attack) -> bool:

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.optim import Optimizer
 
-from cnf_cli.defences.base import Clock, Metrics, Model, Reduce
+from cnf_cli.defences.base import Clock, Metrics, Model, Reduce, attack_health
 from cnf_cli.defences.inputs import InputGradientDefence, cosines
 from cnf_cli.problems.instances import Instances, concatenate
 from cnf_cli.recipe.sections import Count, TrainSection
@@ -19,12 +19,13 @@ from cnf_cli.recipe.sections import Count, TrainSection
 class Params(TrainSection):
     """scale * (similarity * mean over pairs |cos| + smoothness * mean over models 2 |g|^2), per instance.
 
-    The paper gives no constants for routing; the method's own (for images) are 5, 2 and 2. A REINFORCE loss pulls on the
-    input much harder than a cross-entropy does (|g|^2 is 20 to 90 on TSP20), and at those constants the smoothness term
-    alone would pull on the weights hundreds of times as hard as the loss. With ours each term pulls about as hard as
-    the loss on a policy that has just been pretrained (docs/method.md has the numbers).
+    The paper gives no constants for routing; the method's own (for images) are 5, 2 and 2. A REINFORCE loss pulls on
+    the input much harder than a cross-entropy does (|g|^2 is 20 to 90 on TSP20), and at those constants the smoothness
+    term alone would pull on the weights hundreds of times as hard as the loss. With ours each term pulls about as hard
+    as the loss on a policy that has just been pretrained (docs/method.md has the numbers).
     """
 
+    defence: str = Field("trs", description="defence plugin: `cnf list defences`")
     scale: float = Field(0.25, ge=0, description="weight of the whole penalty")
     similarity: float = Field(2.0, ge=0, description="weight of the mean absolute cosine")
     smoothness: float = Field(0.01, ge=0, description="weight of the squared size of the input gradients")
@@ -48,10 +49,12 @@ class Defence(InputGradientDefence):
     ) -> Metrics:
         """The models take turns, step by step, to attack the second half of the batch."""
         attacker = models[clock.step % len(models)]
-        hard = self.attack([attacker], clean, rng=rng).instances.detach()
+        attacked = self.attack([attacker], clean, rng=rng)
+        hard = attacked.instances.detach()
         half = len(clean) // 2
         batch = concatenate([clean[:half], hard[half:]])
-        return self.penalise(models, optimizers, batch, self.penalty, rng, self.params.chunk, reduce)
+        out = self.penalise(models, optimizers, batch, self.penalty, rng, self.params.chunk, reduce)
+        return attack_health([attacked]) | out
 
     def penalty(self, grads: Sequence[Float[Tensor, "k g"]]) -> Float[Tensor, " k"]:
         """The penalty of every instance."""

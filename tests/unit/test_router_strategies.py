@@ -120,7 +120,7 @@ def test_random_deals_equal_shares() -> None:
 
 def test_random_with_the_published_slices() -> None:
     """The published code's slices: N, 2N/3 and N/3 rows, each a part of the one before; a fourth model gets none."""
-    got = rows(STRATEGIES["random"](question(cost=torch.rand(N, 4), overlapping_slices=True)))
+    got = rows(STRATEGIES["random"](question(cost=torch.rand(N, 4), logits=None, overlapping_slices=True)))
     assert [len(r) for r in got] == [N, N - N // 3, N - 2 * N // 3, 0]
     assert set(got[0]) > set(got[1]) > set(got[2])
 
