@@ -142,7 +142,7 @@ class _Score(torch.autograd.Function):
         *values: Tensor,
     ) -> tuple[Tensor, Tensor]:
         total, log_prob, grads = engine._score(tables, world, tours, weight, wanted=True)
-        ctx.names, ctx.kinds = names, [(v.ndim, v.dtype, v.device) for v in values]
+        ctx.kinds = [(v.shape, v.dtype, v.device) for v in values]
         ctx.save_for_backward(*(grads[name] for name in names))
         ctx.mark_non_differentiable(log_prob)
         return total, log_prob
@@ -152,17 +152,17 @@ class _Score(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, _unused: Tensor) -> tuple[Tensor | None, ...]:
         scale = _plain(grad)
         out: list[Tensor | None] = [None] * 6
-        for kept, (ndim, dtype, device), need in zip(
+        for kept, (shape, dtype, device), need in zip(
             ctx.saved_tensors, ctx.kinds, ctx.needs_input_grad[6:], strict=True
         ):
             if not need:
                 out.append(None)
                 continue
             if not kept.numel():  # a load vector without demands has no part in the score
-                out.append(torch.zeros(ctx.width, dtype=dtype, device=device))
+                out.append(torch.zeros(shape, dtype=dtype, device=device))
                 continue
             scaled = kept * scale.reshape(-1, *[1] * (kept.ndim - 1))
-            out.append((scaled.sum(0) if ndim == 1 else scaled).to(device, dtype))
+            out.append((scaled.sum(0) if len(shape) == 1 else scaled).to(device, dtype))
         return tuple(out)
 
 

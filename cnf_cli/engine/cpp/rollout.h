@@ -148,7 +148,7 @@ struct Rollout {
 
     // The first node whose cumulative probability exceeds the draw; the last one if rounding leaves none.
     int draw(const Walk &x) const {
-        const float most = clip <= 40 ? 0 : clip;  // exp(40) is far from overflow, and so is its sum
+        const float most = logit_shift(x.u, x.fits, clip, squash);
         float before = 0, until[MAX_NODES / W + 2];
         int chunk = 0;
         for (int s = 0; s < x.fits; s += W) {

@@ -9,6 +9,15 @@ namespace CNF_ISA {
 constexpr float TINY = 1e-18f;  // below this a normaliser may have lost terms to underflow: take the safe way
 constexpr float INFINITE = __builtin_inff();
 
+// What to subtract from logits clip * tanh(x * squash) before exp: nothing while exp(clip) and its sum stay small, else
+// the largest of them.
+CNF_INLINE float logit_shift(const float *x, int size, float clip, float squash) {
+    if (clip <= 40) return 0;
+    float most = -INFINITE;
+    for (int s = 0; s < size; ++s) most = x[s] > most ? x[s] : most;
+    return clip * tanh(all(most) * squash)[0];
+}
+
 struct Layout {
     int hp, dim, D;  // heads padded to 4, 8 or 16; dims of a head padded so that D = hp * dim fills tiles
 };

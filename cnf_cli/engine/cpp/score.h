@@ -116,7 +116,7 @@ struct Score {
 
     // Returns log p of the chosen key and turns the scores x, -inf where closed, into the gradient of weight * log p.
     float choose(float *x, int size, int chosen, float weight) {
-        const float most = clip <= 40 ? 0 : clip;  // exp(40) is far from overflow, and so is its sum
+        const float most = logit_shift(x, size, clip, squash);
         const bool open = x[chosen] > -INFINITE;
         vec total = {};
         for (int s = size; s % W; ++s) x[s] = -INFINITE;
