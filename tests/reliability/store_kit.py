@@ -47,7 +47,9 @@ def put(store: Store, n: int, source: Path, inputs: dict[str, Manifest] | None =
 def whole(store: Store, n: int) -> bool:
     """Whether artifact n is found and its bytes are exactly right."""
     found = store.find(key_of(n))
-    return found is not None and all(store.open(found.key, name).read_bytes() == data for name, data in content(n).items())
+    return found is not None and all(
+        store.open(found.key, name).read_bytes() == data for name, data in content(n).items()
+    )
 
 
 def temps(root: Path) -> list[Path]:
@@ -68,12 +70,12 @@ def age(root: Path, seconds: float = 10 * 86400) -> None:
 class Calls:
     """Stands in for `os` inside store/disk.py: `before(number, name, args)` runs ahead of every counted call."""
 
-    def __init__(self, before: Callable[[int, str, tuple[Any, ...]], None]) -> None:
-        self.before, self.count = before, 0
+    def __init__(self, before: Callable[[int, str, tuple[Any, ...]], None], also: tuple[str, ...] = ()) -> None:
+        self.before, self.count, self.counted = before, 0, CALLS + also
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(os, name)
-        if name not in CALLS:
+        if name not in self.counted:
             return real
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -85,8 +87,8 @@ class Calls:
 
 
 @contextmanager
-def calls(before: Callable[[int, str, tuple[Any, ...]], None]) -> Iterator[Calls]:
-    proxy = Calls(before)
+def calls(before: Callable[[int, str, tuple[Any, ...]], None], also: tuple[str, ...] = ()) -> Iterator[Calls]:
+    proxy = Calls(before, also)
     disk.os = proxy  # type: ignore[assignment]
     try:
         yield proxy
@@ -108,8 +110,9 @@ def fail_at(k: int, error: BaseException, forever: bool = False) -> Callable[[in
     return before
 
 
-def as_nobody(check: Callable[[], None]) -> None:
-    """Run a check as a user without privileges (in a child, if the tests run as root)."""
+def as_nobody(place: Path, check: Callable[[], None]) -> None:
+    """Run a check, on files below `place`, as a user without privileges (in a child, if the tests run as root)."""
+    place.chmod(0o755)
     if os.geteuid() != 0:
         check()
         return

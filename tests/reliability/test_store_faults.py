@@ -12,10 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.reliability.store_kit import Killed, Manifest, calls, fail_at, key_of, put, snapshot, temps, whole, write_sources
 
 from cnf_cli.errors import ArtifactError
 from cnf_cli.store import Store, disk
+from tests.reliability.store_kit import (
+    Killed,
+    Manifest,
+    calls,
+    fail_at,
+    key_of,
+    put,
+    snapshot,
+    temps,
+    whole,
+    write_sources,
+)
 
 FAULTS: dict[str, Callable[[], BaseException]] = {
     "EIO": lambda: OSError(errno.EIO, "Input/output error"),
@@ -37,18 +48,18 @@ def sound(store: Store) -> None:
     assert report.ok, report.problems
 
 
-def test_a_new_store_has_all_its_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_store_has_all_its_folders(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The 2 x 256 folders exist after the first write, so later writes sync only one."""
     monkeypatch.setattr(disk, "FAN", 256)
-    store = Store(tmp_path / "store")
-    put(store, 1, tmp_path / "source")
+    store = Store(place / "store")
+    put(store, 1, place / "source")
     assert all((store.root / top / f"{n:02x}").is_dir() for top in ("objects", "stages") for n in range(256))
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_at_any_call_of_commit_and_tag_leaves_the_store_sound(tmp_path: Path, fault: str) -> None:
+def test_a_fault_at_any_call_of_commit_and_tag_leaves_the_store_sound(place: Path, fault: str) -> None:
     """For every k: failing the k-th call gives a clean error, no false manifest, no leftover; a rerun completes."""
-    store, source = Store(tmp_path / "store"), tmp_path / "source"
+    store, source = Store(place / "store"), place / "source"
     put(store, 10_000, source)
     for k in range(1, 500):
         write_sources(k, source)
@@ -76,15 +87,15 @@ def test_a_fault_at_any_call_of_commit_and_tag_leaves_the_store_sound(tmp_path: 
 
 
 @pytest.mark.parametrize("fault", ["EIO", "kill"])
-def test_a_fault_while_a_store_is_created_is_made_good_by_the_next_commit(tmp_path: Path, fault: str) -> None:
+def test_a_fault_while_a_store_is_created_is_made_good_by_the_next_commit(place: Path, fault: str) -> None:
     """Half-made stores are completed, whichever call of the first commit failed."""
-    source = tmp_path / "source"
+    source = place / "source"
     with calls(lambda *_: None) as seen:
-        put(Store(tmp_path / "all"), 1, source)
+        put(Store(place / "all"), 1, source)
     total = seen.count
     assert total > 40
     for k in range(1, total + 1):
-        store = Store(tmp_path / f"{k}")
+        store = Store(place / f"{k}")
         try:
             with calls(fail_at(k, FAULTS[fault](), forever=fault == "kill")):
                 put(store, 1, source)
@@ -96,9 +107,9 @@ def test_a_fault_while_a_store_is_created_is_made_good_by_the_next_commit(tmp_pa
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_at_any_call_of_a_repair_keeps_the_store_sound(tmp_path: Path, fault: str) -> None:
+def test_a_fault_at_any_call_of_a_repair_keeps_the_store_sound(place: Path, fault: str) -> None:
     """Committing over a damaged artifact, interrupted anywhere, ends damaged-and-a-miss or repaired, never served wrong."""
-    store, source = Store(tmp_path / "store"), tmp_path / "source"
+    store, source = Store(place / "store"), place / "source"
     key = put(store, 3, source).key
     for k in range(1, 500):
         store.manifest(key).unlink()
@@ -118,15 +129,15 @@ def test_a_fault_at_any_call_of_a_repair_keeps_the_store_sound(tmp_path: Path, f
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_at_any_call_of_gc_untag_and_export_loses_nothing_alive(tmp_path: Path, fault: str) -> None:
+def test_a_fault_at_any_call_of_gc_untag_and_export_loses_nothing_alive(place: Path, fault: str) -> None:
     """What an alias reaches survives a gc that fails at any call; a failed export leaves no partial file."""
-    store, source = Store(tmp_path / "store"), tmp_path / "source"
+    store, source = Store(place / "store"), place / "source"
     alive = put(store, 1, source)
     store.tag("keep", alive.key)
     for k in range(1, 500):
         for n in (2, 3):
             store.tag(f"gone/{n}", put(store, n, source).key)
-        out = tmp_path / f"out{k}"
+        out = place / f"out{k}"
         try:
             with calls(fail_at(k, FAULTS[fault](), forever=fault == "kill")) as seen:
                 store.untag("gone/2")
@@ -146,9 +157,9 @@ def test_a_fault_at_any_call_of_gc_untag_and_export_loses_nothing_alive(tmp_path
     assert store.find(key_of(2)) is None, "with no fault, gc did collect"
 
 
-def test_writes_are_ordered_for_power_loss(tmp_path: Path) -> None:
+def test_writes_are_ordered_for_power_loss(place: Path) -> None:
     """write < fsync(file) < rename < fsync(folder) for each file, and all blobs < manifest < alias."""
-    store, source = Store(tmp_path / "store"), tmp_path / "source"
+    store, source = Store(place / "store"), place / "source"
     put(store, 1, source)
     log: list[tuple[str, Any]] = []
     names: dict[int, str] = {}
@@ -190,7 +201,7 @@ def test_writes_are_ordered_for_power_loss(tmp_path: Path) -> None:
         assert ("fsync", str(Path(target).parent)) in log[at:end], "the folder is synced before the next file is named"
 
 
-def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_writes_are_continued(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A system that accepts three bytes at a time still gets every byte."""
 
     class Stingy:
@@ -198,15 +209,15 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             return (lambda fd, data: os.write(fd, data[:3])) if name == "write" else getattr(os, name)
 
     monkeypatch.setattr(disk, "os", Stingy())
-    store = Store(tmp_path / "store")
-    put(store, 1, tmp_path / "source")
+    store = Store(place / "store")
+    put(store, 1, place / "source")
     assert whole(store, 1)
     sound(store)
 
 
-def kill_many(tmp_path: Path, times: int) -> None:
+def kill_many(place: Path, times: int) -> None:
     """A committing child dies by SIGKILL at a random moment, again and again, in one store."""
-    store, source, rng = Store(tmp_path / "store"), tmp_path / "source", random.Random(times)
+    store, source, rng = Store(place / "store"), place / "source", random.Random(times)
     completed = 0
     for i in range(times):
         child = os.fork()
@@ -235,15 +246,15 @@ def kill_many(tmp_path: Path, times: int) -> None:
     assert completed > 0, "the children got some work done"
 
 
-def test_kill_at_random_times(tmp_path: Path) -> None:
+def test_kill_at_random_times(place: Path) -> None:
     """Promise 1, 30 kills: deep verify is clean after each and a rerun completes."""
-    kill_many(tmp_path, 30)
+    kill_many(place, 30)
 
 
 @pytest.mark.slow
-def test_kill_at_random_times_often(tmp_path: Path) -> None:
+def test_kill_at_random_times_often(place: Path) -> None:
     """Promise 1, 200 kills, or as many as CNF_KILLS says."""
-    kill_many(tmp_path, int(os.environ.get("CNF_KILLS", "200")))
+    kill_many(place, int(os.environ.get("CNF_KILLS", "200")))
 
 
 def test_only_one_file_writes() -> None:
@@ -258,9 +269,9 @@ def test_only_one_file_writes() -> None:
             assert not found, f"{path.name}: {found}"
 
 
-def test_manifest_is_not_visible_before_its_blobs(tmp_path: Path) -> None:
+def test_manifest_is_not_visible_before_its_blobs(place: Path) -> None:
     """At every call of a commit, the key is a miss or all its bytes are there."""
-    store, source = Store(tmp_path / "store"), tmp_path / "source"
+    store, source = Store(place / "store"), place / "source"
     put(store, 1, source)
     states: list[bool] = []
 
