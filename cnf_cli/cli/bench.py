@@ -1,0 +1,199 @@
+"""`cnf bench list|fetch`, and what `cnf evaluate --bench` shows: public benchmark libraries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cnf_cli.cli.context import Context, command
+
+if TYPE_CHECKING:
+    from cnf_cli.cli.measured import Table
+    from cnf_cli.stages.runner import Task
+    from cnf_cli.store import Manifest
+
+Name = Annotated[str, typer.Argument(help="tsplib, cvrplib or atsplib; tsplib:all, tsplib:kro*,..200")]
+BenchDir = Annotated[
+    Path | None,
+    typer.Option("--bench-dir", envvar="CNF_BENCH_DIR", help="Folder with tsplib/, cvrplib/, atsplib/ in it."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the benchmark commands."""
+    group = typer.Typer(no_args_is_help=True, help="Public benchmark libraries: what is there, and getting the rest.")
+    command(group, "list")(list_)
+    command(group, "fetch")(fetch)
+    app.add_typer(group, name="bench", rich_help_panel="Measuring")
+
+
+def stored(ctx: Context, library: str) -> Path | None:
+    """The store's own copy of a library, if there is one."""
+    key = ctx.store.refs().get(f"bench/{library}")
+    return ctx.store.open(key, "data.h5") if key and ctx.store.find(key) else None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A benchmark set, ready to be evaluated."""
+
+    library: str
+    title: str
+    task: Task
+    problem: str
+    nodes: int
+    known: str
+
+
+def prepare(ctx: Context, text: str, folder: Path | None, *, coordinates: bool) -> Prepared:
+    """The instances a user asked for, as a task; what is missing, and how to get it, is said."""
+    from cnf_cli.bench.libraries import choose
+    from cnf_cli.bench.sources import gather
+    from cnf_cli.stages import bench as stage
+
+    choice = choose(text)
+    about = choice.library
+    found = gather(choice, folder, stored(ctx, about.name), coordinates=coordinates)
+    for note in found.notes:
+        ctx.say(note)
+    if found.missing:
+        shown = ", ".join(found.missing[:8]) + (f" and {len(found.missing) - 8} more" if found.missing[8:] else "")
+        ctx.say(f"missing: {shown}; `cnf bench fetch {text}` gets them, or --bench-dir FOLDER")
+    have = sum(item.cost == item.cost for item in found.items)
+    known = "all" if have == len(found.items) else "some" if have else "none"
+    title = f"{about.name} ({len(found.items)} instances)"
+    task = stage.task(about, found.items)
+    return Prepared(about.name, title, task, about.problem, max(i.nodes for i in found.items), known)
+
+
+def instance_rows(
+    ctx: Context, manifest: Manifest, told: dict[str, Any], library: str, *, paper: bool
+) -> list[dict[str, Any]]:
+    """One entry per instance and one for their mean: size, best known, each method's cost and gap."""
+    from cnf_cli.bench.libraries import LIBRARIES
+    from cnf_cli.formats import dataset
+
+    found = dataset.load(ctx.store.open(manifest.key, "evaluation.h5"))
+    methods = [*told["protocol"]["policies"], *told["protocol"]["solvers"]]
+    published = LIBRARIES[library].paper
+    rows = []
+    for block, i in found.instances():
+        best = float("nan") if block.cost is None else float(block.cost[i])
+        row: dict[str, Any] = {
+            "name": block.names[i],
+            "nodes": block.nodes,
+            "best_known": None if best != best else best,
+        }
+        costs = {name: float(block.extra[f"cost_{k}"][i].min()) for k, name in enumerate(methods)}
+        if paper and block.names[i] in published:
+            entry = published[block.names[i]]
+            costs |= {"paper POMO": entry["pomo"], "paper CNF": entry["cnf"]}
+        row["cost"] = costs
+        row["gap_percent"] = {name: None if best != best else 100 * (cost / best - 1) for name, cost in costs.items()}
+        rows.append(row)
+    order = {name: k for k, name in enumerate(published)}
+    rows.sort(key=lambda row: (order.get(row["name"], len(order)), row["nodes"], row["name"]))
+    return rows
+
+
+def instance_table(rows: list[dict[str, Any]], *, paper: bool) -> Table:
+    """The rows, and the mean gap over the instances that every column has."""
+    from cnf_cli.cli.measured import number, percent
+
+    names = list(dict.fromkeys(name for row in rows for name in row["cost"]))
+    head = ["instance", "nodes", "best known", *(part for name in names for part in (name, "gap %"))]
+    lines = []
+    for row in rows:
+        cells = [cell for n in names for cell in (number(row["cost"].get(n)), percent(row["gap_percent"].get(n)))]
+        lines.append([row["name"], str(row["nodes"]), number(row["best_known"]), *cells])
+    shared = [row for row in rows if all(row["gap_percent"].get(name) is not None for name in names)]
+    if shared:
+        means = [sum(row["gap_percent"][name] for row in shared) / len(shared) for name in names]
+        lines.append([f"mean of {len(shared)}", "", "", *(cell for mean in means for cell in ("", percent(mean)))])
+    return head, lines
+
+
+def list_(ctx: Context, name: Name, bench_dir: BenchDir = None) -> None:
+    """A library's instances: size, best known cost, and where each can be read from."""
+    from cnf_cli.bench.embedded import embedded, origins
+    from cnf_cli.bench.libraries import Known, choose
+    from cnf_cli.bench.sources import files_in
+    from cnf_cli.formats import dataset
+
+    choice = choose(name if ":" in name else f"{name}:all")
+    about = choice.library
+    files = files_in(bench_dir, about) if bench_dir else {}
+    place = stored(ctx, about.name)
+    kept = {n for block in dataset.load(place).blocks for n in block.names} if place else set()
+    inside = embedded(about.problem)
+    rows = []
+    for one in choice.names([*files, *kept]):
+        known = about.known.get(one, Known())
+        where = [str(bench_dir)] if one in files else []
+        where += ["store"] if one in kept else []
+        where += [f"embedded, from {origins()[one]}"] if one in inside else []
+        rows.append((one, known.nodes, known.best, "yes" if one in about.paper else "", "; ".join(where) or "not here"))
+    keys = ("name", "nodes", "best_known", "in_paper", "where")
+    ctx.emit({"library": about.name, "instances": [dict(zip(keys, row, strict=True)) for row in rows]})
+    shown = [
+        (n, str(size or "-"), "-" if best is None else f"{best:.0f}", p, where) for n, size, best, p, where in rows
+    ]
+    ctx.table(("instance", "nodes", about.what, "in the paper", "where"), shown)
+
+
+def fetch(
+    ctx: Context,
+    name: Name,
+    source: Annotated[
+        str | None, typer.Option("--from", help="Another address, or a folder; {name} stands for the instance.")
+    ] = None,
+    partial: Annotated[bool, typer.Option("--partial", help="Keep what was found even if some are missing.")] = False,
+    seconds: Annotated[float, typer.Option(help="Longest time for one file.", min=0.1)] = 60.0,
+) -> None:
+    """Get a library's instances into the store, checked against the sha256 of every one of them."""
+    from cnf_cli import interrupt
+    from cnf_cli.bench.fetch import fetch as get
+    from cnf_cli.bench.libraries import choose
+    from cnf_cli.bench.sources import known_item
+    from cnf_cli.cli.run_stage import Launch
+    from cnf_cli.errors import CheckFailed
+    from cnf_cli.formats import dataset
+    from cnf_cli.formats.item import items_of
+    from cnf_cli.recipe.sections import RuntimeSection
+    from cnf_cli.stages import bench as stage
+    from cnf_cli.store import make_key
+
+    choice = choose(name)
+    about = choice.library
+    names = [n for n in choice.names() if about.known[n].sha256]
+    # Verified files wait here for the next attempt; the key only names the folder.
+    key = make_key("bench-fetch", 1, {"library": {"name": about.name}}, {})
+    work = ctx.store.work(key)
+    with ctx.bars.bar(f"fetching {about.name}", len(names), "files") as bar:
+        signal = interrupt.stop_asked
+
+        def pause() -> None:
+            if signal() is not None:
+                raise interrupt.Interrupted(signal() or 2, saved=True)
+
+        with interrupt.polite():
+            found, why = get(about, names, work, source, seconds=seconds, on_file=lambda _: bar.advance(), pause=pause)
+    if why and not (partial and found):
+        first = next(iter(why))
+        raise CheckFailed(
+            f"{len(why)} of {len(names)} instances could not be fetched: {first} ({why[first]})"
+            + (f" and {len(why) - 1} more" if len(why) > 1 else ""),
+            hint=f"`cnf bench fetch {name} --from URL|FOLDER`; again later; or --partial. Those found are kept.",
+        )
+    for missed, text in why.items():
+        ctx.say(f"warning: {missed}: {text}")
+    # What an earlier call fetched stays: the store's copy only grows.
+    place = stored(ctx, about.name)
+    known = {item.name: item for item in items_of(dataset.load(place))} if place else {}
+    known |= {item.name: known_item(item, about, []) for item in found.values()}
+    order = sorted(known.values(), key=lambda item: (item.nodes, item.name))
+    Launch(ctx, RuntimeSection()).run(stage.task(about, order, alias=f"bench/{about.name}"))
+    ctx.store.drop_work(key)
