@@ -20,6 +20,8 @@ from cnf_cli.problems.base import BaseProblem
 from cnf_cli.problems.instances import Instances
 from cnf_cli.recipe.sections import TrainSection
 
+ROOM = 1 << 13
+"""Instances times nodes whose encoder graph is held at once in training: a model may be given the whole pool."""
 Reduce = Callable[[nn.Module], None]
 """Averages a module's gradients over the ranks of a distributed run."""
 Metrics = dict[str, float]
@@ -101,15 +103,33 @@ class BaseDefence:
         if len(inst) == 0:
             return self._nothing(model, optimizer, reduce)
         model.train()
-        if rolled is None:
-            loss, seen = reinforce_losses(model, self.problem, inst, self.engine, seeds)
-            rolled, log_p = Rolled(seen.tours, seen.cost), seen.log_prob
-        else:
-            loss, log_p = self.replay(model, inst, rolled)
-        total = loss.mean() if weigh is None else (weigh(rolled, log_p) * loss).sum()
-        torch.autograd.backward(total)
+        total, best = 0.0, 0.0
+        for rows in self._parts(model, inst, alone=weigh is not None):
+            part = inst[rows]
+            own = None if rolled is None else part_of(rolled, rows)
+            loss, own, log_p = self._losses(model, part, seeds[rows], own)
+            value = loss.sum() / len(inst) if weigh is None else (weigh(own, log_p) * loss).sum()
+            torch.autograd.backward(value)
+            total, best = total + float(value.detach()), best + float(own.best.sum())
         apply(model, optimizer, reduce)
-        return {"loss": float(total.detach()), "cost": float(rolled.best.mean())}
+        return {"loss": total, "cost": best / len(inst)}
+
+    def _losses(
+        self, model: Model, inst: Instances, seeds: Int[Tensor, " b"], rolled: Rolled | None
+    ) -> tuple[Float[Tensor, " b"], Rolled, Float[Tensor, "b p"]]:
+        if rolled is not None:
+            loss, log_p = self.replay(model, inst, rolled)
+            return loss, rolled, log_p
+        loss, seen = reinforce_losses(model, self.problem, inst, self.engine, seeds)
+        return loss, Rolled(seen.tours, seen.cost), seen.log_prob
+
+    def _parts(self, model: Model, inst: Instances, *, alone: bool) -> list[slice]:
+        """Slices of a batch whose gradients add up to the batch's, small enough to bound memory.
+
+        One slice where instances are not independent: weights over the whole batch, or a norm that has statistics.
+        """
+        size = len(inst) if alone or any(True for _ in model.buffers()) else max(1, ROOM // inst.nodes)
+        return [slice(low, low + size) for low in range(0, len(inst), size)]
 
     def _nothing(self, model: Model, optimizer: Optimizer, reduce: Reduce | None) -> Metrics:
         if reduce is not None:  # every rank must join the average
@@ -168,6 +188,6 @@ def hardness(rolled: Rolled, log_p: Float[Tensor, "b p"]) -> Float[Tensor, " b"]
     return share * log_p.detach().gather(-1, best)[:, 0]
 
 
-def part_of(rolled: Rolled, rows: Int[Tensor, " k"]) -> Rolled:
+def part_of(rolled: Rolled, rows: Int[Tensor, " k"] | slice) -> Rolled:
     """The rollouts of some instances."""
     return Rolled(rolled.tours[rows], rolled.cost[rows])

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cnf_cli.attacks.base import Attacked
-from cnf_cli.defences import cnf
+from cnf_cli.defences import base, cnf
 from cnf_cli.defences.base import draw_seeds
 from cnf_cli.defences.pool import cost_matrix, make_pool
 from cnf_cli.defences.routing import CLEAN, GLOBAL, LOCAL
@@ -243,3 +243,15 @@ def test_model_without_rows_keeps_its_weights() -> None:
     run.step()
     assert same(before, list(run.models[1].parameters()))
     assert not same(list(weak.parameters()), list(run.models[0].parameters()))
+
+
+@pytest.mark.parametrize("reuse_tours", [False, True])
+def test_large_batches_are_trained_in_parts(problem, monkeypatch: pytest.MonkeyPatch, reuse_tours: bool) -> None:
+    """Training rows a few at a time, to bound memory, gives the step of the whole batch."""
+    whole = paired_run(problem, monkeypatch, mode="efficient", reuse_tours=reuse_tours)
+    expected = whole.step()
+    monkeypatch.setattr(base, "ROOM", 3 * problem.params.n)
+    parts = paired_run(problem, monkeypatch, mode="efficient", reuse_tours=reuse_tours)
+    got = parts.step()
+    assert all(got[k] == pytest.approx(expected[k], rel=1e-4, abs=1e-5) for k in got)
+    assert same(whole.weights(), parts.weights(), 1e-5)
