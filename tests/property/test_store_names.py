@@ -80,9 +80,7 @@ def accepted(name: str) -> bool:
     try:
         assert check_name(name) == name
     except RecipeError as error:
-        assert error.hint
-        assert len(error.message) < 500
-        return False
+        return not (error.hint and len(error.message) < 500)  # a refusal without help would show as a wrong answer
     return True
 
 

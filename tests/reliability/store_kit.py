@@ -89,7 +89,7 @@ class Calls:
 @contextmanager
 def calls(before: Callable[[int, str, tuple[Any, ...]], None], also: tuple[str, ...] = ()) -> Iterator[Calls]:
     proxy = Calls(before, also)
-    disk.os = proxy  # type: ignore[assignment]
+    disk.os = proxy
     try:
         yield proxy
     finally:

@@ -68,11 +68,8 @@ def test_a_fault_at_any_call_of_commit_and_tag_leaves_the_store_sound(place: Pat
             with calls(fail_at(k, FAULTS[fault](), forever=fault == "kill")) as seen:
                 key = put(store, k, source).key
                 store.tag("run/last", key)
-        except (ArtifactError, KeyboardInterrupt, Killed) as error:
-            assert seen.count >= k
-            assert isinstance(error, ArtifactError) or fault in ("KeyboardInterrupt", "kill")
-        except OSError as error:
-            pytest.fail(f"call {k}: a bare {error!r} reached the user")
+        except (ArtifactError, KeyboardInterrupt, Killed):
+            assert seen.count >= k  # a bare OSError would fail the test: users get an explanation
         sound(store)
         assert snapshot(source / f"{k}") == before
         assert store.find(key_of(k)) is None or whole(store, k)
@@ -108,7 +105,7 @@ def test_a_fault_while_a_store_is_created_is_made_good_by_the_next_commit(place:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_at_any_call_of_a_repair_keeps_the_store_sound(place: Path, fault: str) -> None:
-    """Committing over a damaged artifact, interrupted anywhere, ends damaged-and-a-miss or repaired, never served wrong."""
+    """Committing over a damaged artifact, interrupted anywhere, ends in a miss or repaired, never served wrong."""
     store, source = Store(place / "store"), place / "source"
     key = put(store, 3, source).key
     for k in range(1, 500):
@@ -182,7 +179,7 @@ def test_writes_are_ordered_for_power_loss(place: Path) -> None:
 
             return call
 
-    disk.os = Recorder()  # type: ignore[assignment]
+    disk.os = Recorder()
     try:
         made = put(store, 2, source)
         store.tag("latest", made.key)
@@ -281,7 +278,7 @@ def test_manifest_is_not_visible_before_its_blobs(place: Path) -> None:
         seen = store.read(key_of(2))
         states.append(seen is not None)
         assert seen is None or whole(store, 2)
-        disk.os = proxy  # type: ignore[assignment]
+        disk.os = proxy
 
     with calls(look) as proxy:
         put(store, 2, source)

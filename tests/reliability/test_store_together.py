@@ -107,7 +107,7 @@ def together(place: Path, writers: int, commits: int, with_gc: bool) -> None:
 
 @pytest.mark.parametrize("with_gc", [False, True])
 def test_writers_do_not_disturb_each_other(place: Path, with_gc: bool) -> None:
-    """4 processes x 12 commits on shared keys in a new store, alone and beside a looping gc: no error, all bytes right."""
+    """4 processes x 12 commits on shared keys in a new store, alone and beside a looping gc."""
     together(place, 4, 12, with_gc)
 
 
@@ -125,7 +125,7 @@ def at_every_call(outer: Callable[[], object], inner: Callable[[], object], k: i
         if number == k:
             disk.os = os  # the other process has working system calls of its own
             inner()
-            disk.os = proxy  # type: ignore[assignment]
+            disk.os = proxy
 
     with calls(before, also=("lstat", "scandir")) as proxy:
         outer()
@@ -197,7 +197,7 @@ def test_a_commit_that_outlives_the_grace_is_not_broken_by_gc(place: Path) -> No
             for path, _ in disk.walk(store.root / "objects"):
                 os.utime(path, (1e9, 1e9))
             assert store.gc(delete=True).removed
-            disk.os = proxy  # type: ignore[assignment]
+            disk.os = proxy
 
     with calls(old_and_collected) as proxy:
         put(store, 2, source)

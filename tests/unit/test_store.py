@@ -180,8 +180,9 @@ def test_a_commit_with_a_key_of_other_settings_is_refused(store: Store, tmp_path
     with pytest.raises(ValueError, match="bytes"):
         store.commit(good, {"f": tmp_path / "f"}, **parts | {"provenance": {"log": "x" * (17 << 20)}})
     with pytest.raises(ValueError, match="stage"):
-        key = make_key("No Stage", 1, {}, {})
-        store.commit(key, {"f": tmp_path / "f"}, **parts | {"stage": "No Stage", "sections": {}})
+        store.commit(
+            make_key("No Stage", 1, {}, {}), {"f": tmp_path / "f"}, **parts | {"stage": "No Stage", "sections": {}}
+        )
     assert not store.root.exists()
 
 
@@ -215,7 +216,7 @@ def test_open_says_what_is_wrong(store: Store) -> None:
     made = put(store, {"weights.bin": "x", "log.txt": "y"})
     with pytest.raises(ArtifactError, match="not in the store"):
         store.open("0" * 64, "x")
-    with pytest.raises(ArtifactError, match="no output 'weight.bin'") as caught:
+    with pytest.raises(ArtifactError, match=r"no output 'weight\.bin'") as caught:
         store.open(made.key, "weight.bin")
     assert "weights.bin" in str(caught.value.hint)
     store.open(made.key, "log.txt").unlink()
@@ -400,7 +401,7 @@ def test_work_folders_last_until_dropped(store: Store) -> None:
 
 
 def test_export_copies_by_name_and_does_not_overwrite(store: Store, tmp_path: Path) -> None:
-    """Files appear under their names, writable; existing ones stay unless told otherwise, links are replaced not followed."""
+    """Files appear under their names, writable; existing ones stay unless told, links are replaced not followed."""
     made = put(store, {"b.txt": "b", "sub/a.txt": "a"})
     out = tmp_path / "new" / "out"
     assert store.export(made.key, out) == [out / "b.txt", out / "sub" / "a.txt"]
