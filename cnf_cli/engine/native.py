@@ -120,8 +120,8 @@ class NativeEngine:
             self._threads(),
             self.instruction_set,
         )
-        like = {"device": tables.key.device, "dtype": weight.dtype}
-        return total.to(**like), log_prob.to(**like), grads
+        device, dtype = tables.key.device, weight.dtype
+        return total.to(device, dtype), log_prob.to(device, dtype), grads
 
     def _threads(self) -> int:
         return torch.get_num_threads() if self.threads is None else self.threads
@@ -168,7 +168,7 @@ class _Score(torch.autograd.Function):
 
 def _fits(tables: Tables) -> bool:
     nodes = tables.key.shape[1]
-    return tables.heads <= _native.MAX_HEADS and nodes <= _native.MAX_NODES
+    return bool(tables.heads <= _native.MAX_HEADS and nodes <= _native.MAX_NODES)
 
 
 def _plain(x: Tensor) -> Tensor:
@@ -193,7 +193,7 @@ def _arrays(tables: Tables, world: World) -> Any:
 def _room(tables: Tables, world: World) -> dict[str, Tensor]:
     """Where the kernels put the gradients, in their order; empty for a table that has no part in the score."""
     b, n, d = tables.key.shape
-    shape = dict.fromkeys(("last", "key", "value", "pointer"), (b, n, d))
+    shape: dict[str, tuple[int, ...]] = dict.fromkeys(("last", "key", "value", "pointer"), (b, n, d))
     shape |= {"bias": (b, n), "first": (b, n, d) if tables.first is not None else (0,)}
     shape["load"] = (b, d) if tables.load is not None and world.demand is not None else (0,)
     return {name: torch.zeros(size) for name, size in shape.items()}

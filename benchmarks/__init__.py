@@ -1,0 +1,1 @@
+"""How fast this package is, next to what others would use; `python -m benchmarks.engine`."""
