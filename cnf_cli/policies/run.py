@@ -165,7 +165,7 @@ def _best(
     cost, tour = _join(costs).view(len(inst), augment), _join(tours).view(len(inst), augment, -1)
     at = _first_best(cost)
     best = tour.gather(1, at[:, None, None].expand(-1, 1, tour.shape[-1]))
-    exact = Instances(**{k: None if v is None else v.cpu().double() for k, v in vars(inst).items()})
+    exact = Instances(**{k: None if v is None else v.cpu().double() for k, v in vars(inst).items() if k != "seed"})
     # Only tours that end at the depot, node 0, differ in length: standing there is free.
     both = problem.cost(exact, torch.cat([best, tour[:, :1]], 1).clamp_min(0).cpu())
     return both[:, 0], both[:, 1], best[:, 0].cpu(), tour[:, 0].cpu()

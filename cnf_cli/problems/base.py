@@ -111,7 +111,9 @@ class BaseProblem(ABC):
         """The instances as float64 arrays, demands in units; `more` are further fields of `Block`."""
         from cnf_cli.formats.dataset import Block
 
-        arrays: dict[str, Any] = {k: None if v is None else _array(v) for k, v in vars(inst).items()}
+        arrays: dict[str, Any] = {k: None if v is None else _array(v) for k, v in vars(inst).items() if k != "seed"}
+        if arrays["matrix"] is not None:
+            more.setdefault("rule", "explicit")
         if arrays["demand"] is not None and arrays["capacity"] is not None:
             units = arrays["demand"] * arrays["capacity"][:, None]
             whole = units.round()

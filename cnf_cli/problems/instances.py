@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 
@@ -24,6 +24,8 @@ class Instances:
     """Capacity in units, so that units of demand = demand * capacity."""
     matrix: Float[Tensor, "b n n"] | None = None
     """matrix[i, j] is the cost of going from i to j; zero diagonal."""
+    seed: Int[Tensor, " b"] | None = None
+    """What a policy with random inputs (MatNet's one-hot vectors) draws them from; says nothing about the instance."""
 
     @property
     def _first(self) -> Tensor:

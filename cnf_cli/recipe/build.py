@@ -85,7 +85,16 @@ def build(name: str, tables: Mapping[str, Any], where: Where = lambda _: None, s
             raise RecipeError(
                 f"[{table}] is not a known table", at=where(table), hint=f"{hint}tables: {', '.join(TABLES)}"
             )
-    return Recipe(name=name, source=source or name, **{t: build_section(t, tables.get(t, {}), where) for t in TABLES})  # type: ignore[arg-type]
+    problem = build_section("problem", tables.get("problem", {}), where)
+    tables = {**tables, "policy": _chosen_policy(problem, tables.get("policy", {}))}
+    rest = {t: build_section(t, tables.get(t, {}), where) for t in TABLES if t != "problem"}
+    return Recipe(name=name, source=source or name, problem=problem, **rest)  # type: ignore[arg-type]
+
+
+def _chosen_policy(problem: s.Section, raw: Any) -> Any:
+    """`[policy]` with a kind: where it names none, the one that reads the problem's instances."""
+    assert isinstance(problem, s.ProblemSection)
+    return {"kind": problem.default_policy, **raw} if isinstance(raw, Mapping) else raw
 
 
 def build_section(table: str, raw: Any, where: Where = lambda _: None) -> s.Section:

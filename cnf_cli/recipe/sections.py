@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -24,6 +24,8 @@ class Section(BaseModel):
 class ProblemSection(Section):
     """Which routing problem, and how its instances are drawn."""
 
+    default_policy: ClassVar[str] = "pomo"
+    """The policy of a recipe that names none."""
     kind: str = Field("tsp", description="problem plugin: `cnf list problems`")
     n: int = Field(100, ge=2, le=10_000, description="nodes to visit (customers, for problems with a depot)")
     dist: Distribution = Field("uniform", description="how the nodes of generated instances lie on the map")
