@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from torch.optim import Optimizer
 
 from cnf_cli.attacks.base import Attack, Attacked, frozen
@@ -20,8 +21,9 @@ from cnf_cli.problems.base import BaseProblem
 from cnf_cli.problems.instances import Instances
 from cnf_cli.recipe.sections import TrainSection
 
-ROOM = 1 << 13
-"""Instances times nodes whose encoder graph is held at once in training: a model may be given the whole pool."""
+ROOM = {"cpu": 1 << 11, "other": 1 << 15}
+"""Instances times nodes that pass through the encoder at once: on a CPU few enough to stay in its caches (a fifth
+faster), anywhere few enough to bound memory when a model is given the whole pool."""
 Reduce = Callable[[nn.Module], None]
 """Averages a module's gradients over the ranks of a distributed run."""
 Metrics = dict[str, float]
@@ -76,7 +78,11 @@ class BaseDefence:
     def roll(self, model: Model, inst: Instances, seeds: Int[Tensor, " b"]) -> Rolled:
         """Sampled tours of `model` in evaluation mode, without gradients."""
         with frozen([model]):
-            return roll(model, self.problem, self.engine, inst, seeds)
+            parts = [roll(model, self.problem, self.engine, inst[rows], seeds[rows]) for rows in cuts(inst)]
+        # Tours that end at the depot, node 0, differ in length from part to part.
+        longest = max(part.tours.shape[-1] for part in parts)
+        tours = [pad(part.tours, (0, longest - part.tours.shape[-1])) for part in parts]
+        return Rolled(torch.cat(tours), torch.cat([part.cost for part in parts]))
 
     def replay(self, model: Model, inst: Instances, rolled: Rolled) -> tuple[Float[Tensor, " b"], Float[Tensor, "b p"]]:
         """(the REINFORCE loss of each instance on tours sampled before, their log-probabilities now)."""
@@ -104,7 +110,9 @@ class BaseDefence:
             return self._nothing(model, optimizer, reduce)
         model.train()
         total, best = 0.0, 0.0
-        for rows in self._parts(model, inst, alone=weigh is not None):
+        # In one piece where instances depend on each other: weights over the whole batch, or a norm with statistics.
+        whole = weigh is not None or any(True for _ in model.buffers())
+        for rows in [slice(None)] if whole else cuts(inst):
             part = inst[rows]
             own = None if rolled is None else part_of(rolled, rows)
             loss, own, log_p = self._losses(model, part, seeds[rows], own)
@@ -122,14 +130,6 @@ class BaseDefence:
             return loss, rolled, log_p
         loss, seen = reinforce_losses(model, self.problem, inst, self.engine, seeds)
         return loss, Rolled(seen.tours, seen.cost), seen.log_prob
-
-    def _parts(self, model: Model, inst: Instances, *, alone: bool) -> list[slice]:
-        """Slices of a batch whose gradients add up to the batch's, small enough to bound memory.
-
-        One slice where instances are not independent: weights over the whole batch, or a norm that has statistics.
-        """
-        size = len(inst) if alone or any(True for _ in model.buffers()) else max(1, ROOM // inst.nodes)
-        return [slice(low, low + size) for low in range(0, len(inst), size)]
 
     def _nothing(self, model: Model, optimizer: Optimizer, reduce: Reduce | None) -> Metrics:
         if reduce is not None:  # every rank must join the average
@@ -149,6 +149,13 @@ def apply(module: nn.Module, optimizer: Optimizer, reduce: Reduce | None) -> Non
 def advantage(cost: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
     """Each rollout's cost above its instance's mean, divided by the number of rollouts: the weight of its log p."""
     return (cost - cost.mean(-1, keepdim=True)) / cost.shape[-1]
+
+
+def cuts(inst: Instances) -> list[slice]:
+    """Slices that cover the instances, each small enough for one pass through the encoder; at least one."""
+    room = ROOM["cpu" if inst.device.type == "cpu" else "other"]
+    size = max(1, room // inst.nodes)
+    return [slice(low, low + size) for low in range(0, max(1, len(inst)), size)]
 
 
 def draw_seeds(rng: torch.Generator, *shape: int, device: torch.device | str = "cpu") -> Int[Tensor, "..."]:

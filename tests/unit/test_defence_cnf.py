@@ -246,11 +246,11 @@ def test_model_without_rows_keeps_its_weights() -> None:
 
 
 @pytest.mark.parametrize("reuse_tours", [False, True])
-def test_large_batches_are_trained_in_parts(problem, monkeypatch: pytest.MonkeyPatch, reuse_tours: bool) -> None:
-    """Training rows a few at a time, to bound memory, gives the step of the whole batch."""
+def test_large_batches_are_worked_off_in_parts(problem, monkeypatch: pytest.MonkeyPatch, reuse_tours: bool) -> None:
+    """Evaluating and training rows a few at a time gives the step of the whole batch."""
     whole = paired_run(problem, monkeypatch, mode="efficient", reuse_tours=reuse_tours)
     expected = whole.step()
-    monkeypatch.setattr(base, "ROOM", 3 * problem.params.n)
+    monkeypatch.setitem(base.ROOM, "cpu", 3 * problem.params.n)
     parts = paired_run(problem, monkeypatch, mode="efficient", reuse_tours=reuse_tours)
     got = parts.step()
     assert all(got[k] == pytest.approx(expected[k], rel=1e-4, abs=1e-5) for k in got)
