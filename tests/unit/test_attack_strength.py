@@ -56,16 +56,17 @@ def gap(problem: Any, policy: Any, inst: Instances) -> float:
 
 
 def test_the_bounded_attack_beats_noise_at_the_same_budget(trained: tuple[Any, Any]) -> None:
-    """Within 0.05 map widths per node, ten gradient steps open more than twice the true gap of random moves, and a
-    larger one than the hardest of ten random moves."""
+    """Within 0.05 map widths per node, ten gradient steps open more than twice the true gap of random moves.
+
+    The hardest of ten random moves comes close to them (docs/method.md), so nothing is claimed about that here.
+    """
     problem, policy = trained
     engine = get_engine("auto")
     clean = problem.sample(COUNT, rng=torch.Generator().manual_seed(1))
     attack = Attack(Params(steps=10, budget=BudgetSection(radius=RADIUS)), problem, engine)
-    noises = [Noise(NoiseParams(budget=NoiseBudget(radius=RADIUS), tries=k), problem, engine) for k in (1, 10)]
-    made = [a([policy], clean, rng=torch.Generator().manual_seed(5)) for a in (attack, *noises)]
-    found, once, best_of_ten = (gap(problem, policy, m.instances) for m in made)
+    noise = Noise(NoiseParams(budget=NoiseBudget(radius=RADIUS)), problem, engine)
+    made = [a([policy], clean, rng=torch.Generator().manual_seed(5)) for a in (attack, noise)]
+    found, floor = (gap(problem, policy, m.instances) for m in made)
     assert all(float(m.stats["moved_max"].max()) <= RADIUS for m in made)
-    assert found > 2 * max(once, gap(problem, policy, clean))
-    assert found > best_of_ten
+    assert found > 2 * max(floor, gap(problem, policy, clean))
     assert float(made[0].stats["hardness"].mean() * 100) <= found + 0.01
