@@ -15,6 +15,7 @@ from cnf_cli.errors import RecipeError, did_you_mean
 from cnf_cli.recipe.sections import Section
 
 FAMILIES = ("problems", "policies", "attacks", "defences", "solvers")
+_CLASSES = {"problems": "Problem", "policies": "Policy", "attacks": "Attack", "defences": "Defence"}
 _ROOT = Path(__file__).parent
 _LIGHT = ("__future__", "typing", "pydantic", "cnf_cli.recipe")
 
@@ -52,6 +53,14 @@ def params(family: str, kind: str) -> type[Section]:
 def load(family: str, kind: str) -> ModuleType:
     """The plugin's module, imported whole."""
     return importlib.import_module(f"cnf_cli.{family}.{_path(family, kind).stem}")
+
+
+def create(family: str, section: Section, *args: Any, **options: Any) -> Any:
+    """The plugin's object for a section of a recipe: its Problem, Policy, Attack or Defence."""
+    table = section.model_dump()
+    module = load(family, table["defence" if family == "defences" else "kind"])
+    # `params` reads a light copy of the class; the plugin's own code is given its own.
+    return getattr(module, _CLASSES[family])(module.Params.model_validate(table), *args, **options)
 
 
 def _path(family: str, kind: str) -> Path:

@@ -72,7 +72,7 @@ def run(job: Job) -> Result:
     source = dataset.load(job.inputs["clean"].path("data.h5"))
     with set_up(job.runtime) as setup:
         ensemble = load_models(job.inputs["policy"], setup.device)
-        attack = plugins.load("attacks", section.kind).Attack(section, ensemble.problem, setup.engine)
+        attack = plugins.create("attacks", section, ensemble.problem, setup.engine)
         clean = ensemble.problem.from_block(source.blocks[0])[: section.count]
         groups = [[model] for model in ensemble.policies] if white_box else [ensemble.policies]
         made, stats = attack_all(job, attack, groups, clean, section.seed)

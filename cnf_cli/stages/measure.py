@@ -11,14 +11,14 @@ import numpy as np
 import torch
 
 from cnf_cli.engine.random import seeds_from
-from cnf_cli.errors import ArtifactError, CheckFailed
+from cnf_cli.errors import ArtifactError, CheckFailed, DataError
 from cnf_cli.formats import dataset
 from cnf_cli.formats.dataset import Array, Block, Dataset
 from cnf_cli.policies.run import solve
 from cnf_cli.stages.job import Artifact, Job, derived_seed
 from cnf_cli.stages.models import Ensemble, load_models
 from cnf_cli.stages.per_instance import columns_of, first_of, judge, rows_of_block, save_part, stack
-from cnf_cli.stages.pricing import by_rule, seen_by_policy
+from cnf_cli.stages.pricing import by_own_rule, by_rule, seen_by_policy
 from cnf_cli.stages.protocol import ProtocolSection, SetEntry
 from cnf_cli.stages.rows import Column
 from cnf_cli.stages.setup import Setup, set_up
@@ -42,7 +42,9 @@ def measure(job: Job, protocol: ProtocolSection) -> list[tuple[SetEntry, Dataset
                     spent = _policy(job, setup, (s, k), data, ensemble, extra)
                     timings.append({"set": entry.name, "method": name, "seconds": round(spent, 3)})
             for k, name in enumerate(protocol.solvers, len(ensembles)):
-                source = job.inputs[f"solver-{k - len(ensembles)}-{s}"]
+                source = job.inputs.get(f"solver-{k - len(ensembles)}-{s}")
+                if source is None:  # a set made against one policy says nothing about solvers
+                    continue
                 _solver(source, protocol.first, k, extra)
                 spent = float(source.manifest.provenance.get("solver_seconds", 0.0))
                 timings.append({"set": entry.name, "method": name, "seconds": round(spent, 3)})
@@ -61,11 +63,13 @@ def _fits(ensemble: Ensemble, data: Dataset, name: str) -> None:
             hint=f"`cnf ls` lists artifacts; `cnf pretrain {data.problem} --n 50` trains a policy.",
         )
     for block in data.blocks:
-        if block.xy is None:
+        try:
+            ensemble.problem.from_block(rows_of_block(block, slice(0, 1)))
+        except DataError as error:
             raise ArtifactError(
-                f"{block.names[0] or 'an instance'} has no coordinates, and {name} needs them",
+                f"{name} cannot read {block.names[0] or 'an instance'}: {error.message}",
                 hint="leave it out, or measure solvers on it: --solver NAME",
-            )
+            ) from None
 
 
 def _policy(
@@ -78,7 +82,7 @@ def _policy(
     with job.bars.bar(f"{protocol.sets[s].name}: {protocol.policies[k]}", len(data), "instances") as bar:
         for number, block in enumerate(data.blocks):
             parts = []
-            for low, high in _cuts(block):
+            for low, high in _cuts(block, by_own_rule(ensemble.problem, block)):
                 kept = job.work / f"part-{s}-{k}-{number}-{low}.npz"
                 if not kept.exists():
                     save_part(kept, _solve(job, setup, ensemble, block, number, slice(low, high)))
@@ -92,8 +96,8 @@ def _policy(
     return spent
 
 
-def _cuts(block: Block) -> Iterator[tuple[int, int]]:
-    size = 1 if block.rule != "euclid" else max(1, min(1000, _WORK // block.nodes**2))
+def _cuts(block: Block, single: bool) -> Iterator[tuple[int, int]]:
+    size = 1 if single else max(1, min(1000, _WORK // block.nodes**2))
     for low in range(0, len(block), size):
         yield low, min(low + size, len(block))
 
@@ -107,7 +111,7 @@ def _solve(job: Job, setup: Setup, ensemble: Ensemble, block: Block, number: int
     if protocol.decode == "sample":
         rng = torch.Generator().manual_seed(derived_seed(protocol.seed, "evaluate", number))
         seeds = seeds_from(rng, len(block))[rows].to(setup.device)
-    problem = ensemble.problem if few.rule == "euclid" else by_rule(ensemble.problem, few, 0)
+    problem = by_rule(ensemble.problem, few, 0) if by_own_rule(ensemble.problem, few) else ensemble.problem
     started = time.perf_counter()
     solved = solve(
         ensemble.policies, problem, inst, setup.engine, augment=protocol.augment, seeds=seeds, chunk=job.runtime.chunk

@@ -32,13 +32,13 @@ class Ensemble:
 
 def make_problem(section: ProblemSection) -> BaseProblem:
     """The problem a recipe describes."""
-    problem: BaseProblem = plugins.load("problems", section.kind).Problem(section)
+    problem: BaseProblem = plugins.create("problems", section)
     return problem
 
 
 def make_policy(section: PolicySection, problem: BaseProblem) -> Any:
     """An untrained policy for that problem; call its `init` or load weights into it."""
-    return plugins.load("policies", section.kind).Policy(section, problem)
+    return plugins.create("policies", section, problem)
 
 
 def save_models(

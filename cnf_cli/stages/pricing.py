@@ -44,6 +44,15 @@ class ByRule(BaseProblem):
         return own[at, at.roll(-1, -1)].sum(-1)
 
 
+def by_own_rule(problem: BaseProblem, block: Block) -> bool:
+    """Whether what counts differs from what the policy sees: rounded lengths, or a matrix behind coordinates."""
+    return block.rule != "euclid" and not _reads_matrix(problem)
+
+
+def _reads_matrix(problem: BaseProblem) -> bool:
+    return "matrix" in problem.movable
+
+
 def by_rule(problem: BaseProblem, block: Block, i: int) -> ByRule:
     """The problem with instance i's own distances."""
     if block.matrix is not None:
@@ -55,10 +64,14 @@ def by_rule(problem: BaseProblem, block: Block, i: int) -> ByRule:
 def seen_by_policy(problem: BaseProblem, block: Block, how: Normalise) -> Instances:
     """The block's instances as a policy is shown them, in the unit square.
 
-    auto: as they are where they are in the unit square and unrounded (generated and adversarial sets), else fit.
+    auto: as they are where they are in the unit square and unrounded (generated and adversarial sets), else fit;
+    a matrix likewise, by its largest entry.
     fit: each instance moved and scaled to fill it. published: as the method's own benchmark script does it, TSPLIB
     divided by the largest coordinate without a shift, CVRPLIB by 1000.
     """
+    if _reads_matrix(problem):
+        small = block.matrix is not None and block.matrix.max() <= 1
+        return problem.from_block(block) if how == "auto" and small else problem.normalise(block)
     assert block.xy is not None
     inside = block.xy.min() >= 0 and block.xy.max() <= 1
     if how == "auto" and block.rule == "euclid" and inside:

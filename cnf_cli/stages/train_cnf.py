@@ -51,10 +51,8 @@ def _train(job: Job, setup: Setup) -> Result:
     problem = make_problem(problem_section)
     copies = [load_models(job.inputs["policy"], setup.device).policies for _ in range(section.models)]
     models = [copy[j % len(copy)].train() for j, copy in enumerate(copies)]
-    attack = plugins.load("attacks", attack_section.kind).Attack(attack_section, problem, setup.engine)
-    defence = plugins.load("defences", section.defence).Defence(
-        section, problem=problem, engine=setup.engine, attack=attack
-    )
+    attack = plugins.create("attacks", attack_section, problem, setup.engine)
+    defence = plugins.create("defences", section, problem=problem, engine=setup.engine, attack=attack)
     defence.setup(models, setup.device, torch.Generator().manual_seed(derived_seed(section.seed, "defence")))
     optimizers = [make_optimizer(section, model) for model in models]
 

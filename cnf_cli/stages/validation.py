@@ -42,6 +42,6 @@ def adversarial_set(
     if clean is None:
         return None
     section = for_sets(job.section("attack"))
-    attack = plugins.load("attacks", section.kind).Attack(section, problem, setup.engine)
+    attack = plugins.create("attacks", section, problem, setup.engine)
     hard, _ = attack_all(job, attack, [models], clean.instances, section.seed)
     return Validation(hard, reference_costs(problem, hard, job))
