@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -123,7 +123,8 @@ def list_(ctx: Context, name: Name, bench_dir: BenchDir = None) -> None:
     from cnf_cli.bench.sources import files_in
     from cnf_cli.formats import dataset
 
-    choice = choose(name if ":" in name else f"{name}:all")
+    choice = choose(name)
+    choice = replace(choice, patterns=choice.patterns or ("all",))
     about = choice.library
     files = files_in(bench_dir, about) if bench_dir else {}
     place = stored(ctx, about.name)
