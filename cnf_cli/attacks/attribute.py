@@ -18,20 +18,10 @@ from cnf_cli.engine.base import Engine
 from cnf_cli.engine.random import seeds_from
 from cnf_cli.policies.run import Encoder
 from cnf_cli.problems.instances import Instances
-from cnf_cli.recipe.sections import AttackSection, Section
+from cnf_cli.recipe.sections import AttackSection, BudgetSection
 
 _GRID_BATCH = 10
 """The published test sets were attacked ten instances at a time."""
-
-
-class BudgetSection(Section):
-    """Bounds on what the attack may change; all zero = none, as published."""
-
-    radius: float = Field(
-        default=0.0, ge=0, le=2, description="farthest a node may move (l2 per node, map widths); 0 = no bound"
-    )
-    demand: int = Field(default=0, ge=0, le=1000, description="most units a demand may change; 0 = no bound")
-    nodes: int = Field(default=0, ge=0, le=10_000, description="most nodes that may change at all; 0 = all of them")
 
 
 class Params(AttackSection):
@@ -69,7 +59,7 @@ class Params(AttackSection):
     @property
     def bounded(self) -> bool:
         """True when there is a budget."""
-        return self.budget.radius > 0 or self.budget.demand > 0 or self.budget.nodes > 0
+        return self.budget.given
 
     @model_validator(mode="after")
     def _agree(self) -> Params:

@@ -16,22 +16,14 @@ from cnf_cli.attacks.moves import load, place, strongest, units_of
 from cnf_cli.engine.base import Engine
 from cnf_cli.policies.run import Encoder
 from cnf_cli.problems.instances import Instances
-from cnf_cli.recipe.sections import AttackSection, Section
-
-
-class BudgetSection(Section):
-    """Bounds on what may change; the same keys as the attribute attack's."""
-
-    radius: float = Field(default=0.05, ge=0, le=2, description="how far every node moves (l2, map widths)")
-    demand: int = Field(default=0, ge=0, le=1000, description="most units a demand changes, up or down")
-    nodes: int = Field(default=0, ge=0, le=10_000, description="how many nodes change; 0 = all of them")
+from cnf_cli.recipe.sections import AttackSection, BudgetSection
 
 
 class Params(AttackSection):
     """Keys of `[attack]` for kind = "noise"."""
 
     kind: str = Field("noise", description="attack plugin: `cnf list attacks`")
-    budget: BudgetSection = Field(default=BudgetSection(), description="how far the moves go")
+    budget: BudgetSection = Field(default=BudgetSection(radius=0.05), description="how far the moves go")
     depot: bool = Field(default=False, description="the depot moves too")
     tries: int = Field(default=1, ge=1, le=1000, description="draws per instance; the hardest for the policies is kept")
 

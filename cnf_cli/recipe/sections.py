@@ -61,6 +61,21 @@ class AttackSection(Section):
     seed: Seed = 1234
 
 
+class BudgetSection(Section):
+    """Bounds on what an attack may change; all zero = none, as published."""
+
+    radius: float = Field(
+        default=0.0, ge=0, le=2, description="farthest a node may move (l2 per node, map widths); 0 = no bound"
+    )
+    demand: int = Field(default=0, ge=0, le=1000, description="most units a demand may change; 0 = no bound")
+    nodes: int = Field(default=0, ge=0, le=10_000, description="most nodes that may change at all; 0 = all of them")
+
+    @property
+    def given(self) -> bool:
+        """True when anything is bounded."""
+        return self.radius > 0 or self.demand > 0 or self.nodes > 0
+
+
 class TrainSection(Section):
     """How an ensemble is hardened."""
 

@@ -16,12 +16,15 @@ from cnf_cli.stages.runner import Task
 if TYPE_CHECKING:
     import torch
 
+    from cnf_cli.problems.base import BaseProblem
     from cnf_cli.problems.instances import Instances
     from cnf_cli.store import Manifest
 
 VERSION = 1
 CHUNK = 10
 """Instances attacked together, as for the published test sets: the released step size is divided by it."""
+OPTIMUM_ROWS = 100
+"""Instances whose optimum is asked of a solver before and after the attack."""
 
 
 class AttackSetSection(Section):
@@ -90,8 +93,23 @@ def run(job: Job) -> Result:
     block = ensemble.problem.to_block(made[rows], extra=extra)
     attrs = {"generator": f"attack {section.kind}", "seed": section.seed, "white_box": int(white_box)}
     dataset.save(job.work / "data.h5", dataset.Dataset(source.problem, (block,), attrs=attrs))
-    health = checks(stats)
+    health = {**checks(stats), **_optimum_change(job, ensemble.problem, clean[origin], made[rows])}
     return Result({"data.h5": job.work / "data.h5"}, {"problem": source.problem, **health})
+
+
+def _optimum_change(job: Job, problem: BaseProblem, clean: Instances, hard: Instances) -> dict[str, Any]:
+    """How the best possible cost changed, on the first instances, where a quick solver is installed.
+
+    It tells "harder" from "different": an attack that moves the optimum far has made another map.
+    """
+    from cnf_cli.stages.reference import reference_costs
+
+    few = slice(0, OPTIMUM_ROWS)
+    before, after = (reference_costs(problem, inst[few].to("cpu"), job) for inst in (clean, hard))
+    if before is None or after is None:
+        return {}
+    change = 100 * (after / before - 1)
+    return {"optimum_change_percent": float(change.mean()), "optimum_change_rows": len(change)}
 
 
 def attack_all(
