@@ -209,6 +209,14 @@ def test_planted_links_are_refused(tmp_path: Path, file: Path) -> None:
     assert not blob.is_symlink()
     assert (tmp_path / "copy").read_text() == "content"
 
+    (tmp_path / "moved").mkdir()
+    blob.rename(tmp_path / "moved" / blob.name)
+    blob.parent.rmdir()
+    blob.parent.symlink_to(tmp_path / "moved")
+    assert store.find(key) is None, "the right bytes, but behind a link"
+    blob.parent.unlink()
+    commit(store, file)
+
     manifest = store.manifest(key)
     (tmp_path / "manifest").write_bytes(manifest.read_bytes())
     manifest.unlink()

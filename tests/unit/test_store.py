@@ -211,6 +211,19 @@ def test_a_source_that_is_no_file_is_an_error(store: Store, tmp_path: Path, kind
     assert not list(store.root.rglob(".*.tmp"))
 
 
+def test_every_part_of_a_manifest_is_sealed(store: Store) -> None:
+    """A changed number in the provenance, which nothing else depends on, makes the manifest a miss."""
+    made = put(store, {"a": "x"})
+    path = store.manifest(made.key)
+    raw = path.read_bytes()
+    path.unlink()
+    path.write_bytes(raw.replace(b'"seconds": 0.5', b'"seconds": 0.4'))
+    assert path.read_bytes() != raw
+    assert store.find(made.key) is None
+    path.write_bytes(raw)
+    assert store.find(made.key) == made
+
+
 def test_open_says_what_is_wrong(store: Store) -> None:
     """Unknown artifact, unknown output (with a suggestion), lost blob: each has its own message and a hint."""
     made = put(store, {"weights.bin": "x", "log.txt": "y"})
