@@ -46,19 +46,11 @@ def _devices() -> dict[str, Any]:
 
 
 def _engines() -> dict[str, str]:
-    from cnf_cli.engine import get_engine
+    from cnf_cli.engine import get_engine, native
 
-    try:
-        return {"auto on cpu": get_engine("auto", "cpu").name, "native": _native()}
-    except CnfError as error:
-        return {"auto on cpu": "torch", "native": f"not built: {error.hint or error.message}"}
-
-
-def _native() -> str:
-    from cnf_cli.engine import get_engine
-
-    engine = get_engine("native", "cpu")
-    return f"built ({getattr(engine, 'isa', 'portable')})"
+    missing = f"not built ({native.why_not()}): install a C++ compiler and reinstall; torch does the work meanwhile"
+    built = f"built, kernels for {', '.join(native.instruction_sets())}"
+    return {"auto on cpu": get_engine("auto", "cpu").name, "native": built if native.available() else missing}
 
 
 def _store(store: Store) -> dict[str, Any]:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 EVERY_SECONDS = 5.0
+WIDE, NARROW = 100, 68
+"""Columns that the bar, its counts, rate and ETA take, with and without the counts."""
 
 
 def make_bars(console: Console, *, quiet: bool) -> Bars:
@@ -106,18 +108,19 @@ class Live:
     def _columns(self) -> Progress:
         from rich import progress as p
 
-        return p.Progress(
-            p.TextColumn("{task.description}", markup=False),
-            p.BarColumn(),
-            p.TextColumn("{task.completed:,.0f}/{task.total:,.0f} {task.fields[unit]}"),
-            p.TextColumn("{task.fields[rate]}", style="cyan"),
-            p.TimeElapsedColumn(),
-            p.TextColumn("eta"),
-            p.TimeRemainingColumn(),
-            p.TextColumn("{task.fields[shown]}", style="dim", markup=False),
-            console=self.console,
-            refresh_per_second=4,
-        )
+        def text(template: str, style: str = "none") -> p.TextColumn:
+            return p.TextColumn(template, style=style, markup=False)
+
+        columns: list[p.ProgressColumn] = [
+            text("{task.description}"),
+            p.BarColumn(16),
+            text("{task.percentage:>3.0f}%"),
+        ]
+        if self.console.width >= WIDE:
+            columns.append(text("{task.completed:,.0f}/{task.total:,.0f} {task.fields[unit]}"))
+        columns += [text("{task.fields[rate]}", "cyan"), text("eta"), p.TimeRemainingColumn(compact=True)]
+        columns.append(text("{task.fields[shown]}", "dim"))
+        return p.Progress(*columns, console=self.console, refresh_per_second=4)
 
 
 class _LiveBar:
@@ -130,4 +133,7 @@ class _LiveBar:
         self.done += amount
         self.shown.update(shown)
         rate = self.done / max(1e-9, time.monotonic() - self.started)
-        self.progress.update(self.task, advance=amount, rate=f"{rate:.4g}/s", shown=describe(self.shown))
+        room = self.progress.console.width - (WIDE if self.progress.console.width >= WIDE else NARROW)
+        # Lines longer than the terminal would squeeze the bar away; the newest values come first and are kept.
+        told = describe(dict(reversed(self.shown.items())))[: max(0, room)]
+        self.progress.update(self.task, advance=amount, rate=f"{rate:.4g}/s", shown=told)
