@@ -16,7 +16,9 @@ from cnf_cli.attacks.hardness import Hardest
 from cnf_cli.attacks.moves import Bounded, Free
 from cnf_cli.engine.base import Engine
 from cnf_cli.engine.random import seeds_from
+from cnf_cli.errors import RecipeError
 from cnf_cli.policies.run import Encoder
+from cnf_cli.problems.atsp import close, symmetric
 from cnf_cli.problems.instances import Instances
 from cnf_cli.recipe.sections import AttackSection, BudgetSection
 
@@ -45,8 +47,11 @@ class Params(AttackSection):
     objective: Literal["auto", "hac", "detached", "advantage", "greedy"] = Field(
         "auto", description="what is ascended; auto: hac, and advantage with a budget"
     )
-    attributes: tuple[Literal["xy", "customers", "depot", "demand"], ...] = Field(
-        (), description="what may change; empty: coordinates, and demands in paper mode or with a demand budget"
+    attributes: tuple[Literal["xy", "customers", "depot", "demand", "matrix"], ...] = Field(
+        (), description="what may change; empty: coordinates, and demands in paper mode or with a demand budget; costs"
+    )
+    repair: tuple[Literal["symmetric", "triangle"], ...] = Field(
+        (), description="cost matrices: afterwards both directions cost the same; detours never pay (released: neither)"
     )
     budget: BudgetSection = Field(BudgetSection(), description="how far the attack may go")
     keep_best: bool | Literal["auto"] = Field(
@@ -71,7 +76,7 @@ class Params(AttackSection):
 
 
 class Attack:
-    """The attribute attack on any problem with coordinates."""
+    """The attribute attack on any problem with coordinates, or with a matrix of costs."""
 
     def __init__(self, params: Params, problem: Any, engine: Engine) -> None:
         self.params, self.problem, self.engine = params, problem, engine
@@ -80,7 +85,8 @@ class Attack:
         self.objective = _or(params.objective, "advantage" if bounded else "hac")
         self.scaling = _or(params.step_scaling, "batch" if released else "instance")
         how = _or(params.projection, "always" if released else "if_needed")
-        self.free = Free(problem, self.names, "minmax" if how == "always" else how, params.mode)  # type: ignore[arg-type]
+        repair = self._repair if params.repair else None
+        self.free = Free(problem, self.names, "minmax" if how == "always" else how, params.mode, repair)  # type: ignore[arg-type]
         self.keep = bounded if params.keep_best == "auto" else params.keep_best
 
     def draw(self, count: int, rng: torch.Generator) -> Float[Tensor, " b"]:
@@ -184,10 +190,16 @@ class Attack:
         for name, mask in self.problem.masks(now, self.names).items():
             broken |= ~grads[name].flatten(1).isfinite().all(-1)
             grads[name] = grads[name].nan_to_num(0.0, 0.0, 0.0)
-            size = grads[name].abs().sum(-1) if grads[name].ndim == 3 else grads[name].abs()
-            some |= ((size > 0) & mask).any(-1)
+            size = grads[name].abs().sum(-1) if grads[name].ndim > mask.ndim else grads[name].abs()
+            some |= ((size > 0) & mask).flatten(1).any(-1)
         flags["nonfinite_gradient"] = torch.maximum(flags["nonfinite_gradient"], broken.float())
         flags["zero_gradient"] = torch.maximum(flags["zero_gradient"], (~some).float())
+
+    def _repair(self, inst: Instances) -> Instances:
+        """Cost matrices that are symmetric, or closed under the triangle inequality, as the recipe asks."""
+        assert inst.matrix is not None
+        matrix = symmetric(inst.matrix) if "symmetric" in self.params.repair else inst.matrix
+        return inst.with_(matrix=close(matrix) if "triangle" in self.params.repair else matrix)
 
     def _scaled(self, alpha: Float[Tensor, " b"], best: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
         """alpha over the number of instances whose mean was differentiated: those with the same best policy."""
@@ -204,6 +216,14 @@ def _or(given: str, otherwise: str) -> str:
 def _names(params: Params, problem: Any) -> tuple[str, ...]:
     """The problem's own names of the attributes to attack."""
     budget = params.budget
+    if "matrix" in problem.movable and set(params.attributes) <= {"matrix"}:
+        if params.bounded:
+            raise RecipeError(
+                f"attack.budget bounds places and demands, and {problem.kind} has neither", hint="`cnf list attacks`"
+            )
+        return ("matrix",)
+    if params.repair:
+        raise RecipeError(f"attack.repair is for cost matrices, and {problem.kind} has none", hint="leave it out")
     if params.attributes:
         return named(params.attributes, problem)
     if params.bounded:

@@ -71,10 +71,12 @@ def named(wanted: Sequence[str], problem: Any) -> tuple[str, ...]:
 
 
 def measure(clean: Instances, attacked: Instances) -> dict[str, Float[Tensor, " b"]]:
-    """How far each adversarial instance lies from its clean one."""
+    """How far each adversarial instance lies from its clean one; without places, how far a node's costs changed."""
     moved = _zeros(clean)
     if clean.xy is not None and attacked.xy is not None:
         moved = (attacked.xy.double() - clean.xy.double()).norm(dim=-1)
+    elif clean.matrix is not None and attacked.matrix is not None:
+        moved = (attacked.matrix.double() - clean.matrix.double()).abs().amax(-1)
     units = _zeros(clean)
     if clean.demand is not None and attacked.demand is not None:
         units = (attacked.demand.double() - clean.demand.double()).abs()

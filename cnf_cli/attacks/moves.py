@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -31,6 +31,8 @@ class Free:
     names: Sequence[str]
     how: Literal["minmax", "if_needed", "clip", "none"]
     demand_rule: Literal["released", "paper"]
+    repair: Callable[[Instances], Instances] | None = None
+    """What else the projected instance must become, e.g. a matrix that obeys the triangle inequality."""
 
     def __call__(
         self, now: Instances, gradient: Mapping[str, Tensor], step: Float[Tensor, " b"]
@@ -41,6 +43,7 @@ class Free:
             change = _over_nodes(step, gradient[field]) * gradient[field] * _like(mask, gradient[field])
             raw = raw.with_(**{field: getattr(now, field) + change.clamp(-_HUGE, _HUGE)})
         done = self.problem.project(raw, self.names, self.how, self.demand_rule)
+        done = done if self.repair is None else self.repair(done)
         if done.demand is not None and "demand" in self.names:
             # The paper's formula gives 0 to the smallest demand, which its own domain 1..9 excludes.
             least = torch.where(self.problem.masks(now, ("demand",))["demand"], 1 / now.capacity[:, None], 0)  # type: ignore[index]
@@ -156,7 +159,7 @@ def _over_nodes(per_instance: Tensor, like: Tensor) -> Tensor:
 
 
 def _like(mask: Tensor, like: Tensor) -> Tensor:
-    return mask.reshape(*mask.shape, *[1] * (like.ndim - 2))
+    return mask.reshape(*mask.shape, *[1] * (like.ndim - mask.ndim))
 
 
 def _finite(inst: Instances) -> Bool[Tensor, " b"]:
