@@ -27,7 +27,8 @@ def make_bars(console: Console, *, quiet: bool) -> Bars:
 
 def describe(shown: dict[str, float | str]) -> str:
     """The latest values, short."""
-    return "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items())
+    names = {k: k.replace("_percent", " %").replace("_", " ") for k in shown}
+    return "  ".join(f"{names[k]} {v:.4g}" if isinstance(v, float) else f"{names[k]} {v}" for k, v in shown.items())
 
 
 def duration(seconds: float) -> str:
