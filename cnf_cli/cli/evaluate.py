@@ -189,15 +189,14 @@ class Order:
     def _given(self) -> list[Named]:
         from cnf_cli.cli.stage_commands import artifact
         from cnf_cli.errors import ArtifactError
-        from cnf_cli.stages.assemble import policy_name
-        from cnf_cli.stages.models import is_policy
+        from cnf_cli.stages.assemble import holds_policy, policy_name
 
         out: list[Named] = []
         seen: set[str] = set()
         for text in self.asked:
             manifest = artifact(self.ctx, text)
             assert manifest is not None
-            if not is_policy(manifest):
+            if not holds_policy(manifest):
                 hint = "`cnf ls` lists artifacts; pretrain, train-cnf and import make policies."
                 raise ArtifactError(f"artifact {manifest.key[:12]} ({manifest.stage}) holds no policy", hint=hint)
             name = policy_name(self.ctx.store, manifest)

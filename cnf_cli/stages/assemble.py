@@ -52,14 +52,12 @@ def for_recipe(recipe: Recipe, given: Sequence[Named], solvers: Solvers) -> tupl
 
     The first of `given` takes the place of the pretrained model that the fixed adversarial set attacks.
     """
-    from cnf_cli.stages.models import make_problem
-
     policies = list(given)
     if not policies:
         before = pretrain.task(recipe)
         policies.append(("pretrained(1)", before))
         policies.append((f"{recipe.train.defence}({recipe.train.models})", train_cnf.task(recipe, before)))
-    kind, nodes = recipe.problem.kind, recipe.problem.n + make_problem(recipe.problem).depots
+    kind, nodes = recipe.problem.kind, recipe.problem.n + 1  # with a depot, where there is one
     clean = data.task(recipe.problem, recipe.evaluate.count, recipe.evaluate.seed)
     fixed = attack.task(recipe, policies[0][1], clean)
     sets = [
@@ -80,13 +78,16 @@ def _several(policy: Task | Manifest) -> bool:
     return policy.stage == "train_cnf"
 
 
+def holds_policy(manifest: Manifest) -> bool:
+    """As `models.is_policy`, without loading torch: a cached evaluation is shown at once."""
+    return any(name.startswith("model") and name.endswith(".safetensors") for name in manifest.outputs)
+
+
 def newest(store: Store, problem: str) -> list[Manifest]:
     """The newest single policy and the newest ensemble for that problem; an error with the next command for none."""
-    from cnf_cli.stages.models import is_policy
-
     found: dict[bool, Manifest] = {}
     for manifest in store.manifests():
-        if is_policy(manifest) and manifest.checks.get("problem") == problem and store.find(manifest.key):
+        if holds_policy(manifest) and manifest.checks.get("problem") == problem and store.find(manifest.key):
             found.setdefault(_several(manifest), manifest)
     if not found:
         raise ArtifactError(
