@@ -1,0 +1,116 @@
+"""How figures look, the same for all: colours everyone can tell apart, sizes, and files whose bytes never change."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+INK, GREY, PALE = "#1a1a1a", "#767676", "#d9d9d9"
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a7a00")
+"""Okabe and Ito's palette, without its black; the yellow darkened so that lines of it show on white."""
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+DASHES = ("-", "--", "-.", ":")
+SEQUENTIAL = "cividis"
+
+_RC: dict[str, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9.0,
+    "axes.titlesize": 9.5,
+    "axes.labelsize": 9.0,
+    "axes.edgecolor": GREY,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.8,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "lines.linewidth": 1.6,
+    "figure.constrained_layout.h_pad": 0.08,
+    "figure.constrained_layout.w_pad": 0.08,
+    "svg.hashsalt": "cnf",
+    "svg.fonttype": "path",
+    "path.simplify": True,
+}
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Figures made and saved inside look alike, whatever the user's own matplotlib settings are."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        for name, value in _RC.items():
+            matplotlib.rcParams[name] = value  # type: ignore[index]
+        yield
+
+
+def colour(k: int) -> str:
+    """The colour of the k-th series."""
+    return COLOURS[k % len(COLOURS)]
+
+
+def marker(k: int) -> str:
+    """The marker of the k-th series: colour is never the only difference."""
+    return MARKERS[k % len(MARKERS)]
+
+
+def dash(k: int) -> str:
+    """A line style that changes once all colours are used up."""
+    return DASHES[k // len(COLOURS) % len(DASHES)]
+
+
+def grid(rows: int, columns: int, width: float, height: float) -> tuple[Figure, list[list[Axes]]]:
+    """A figure of rows x columns axes, each about width x height inches, with nothing clipped or overlapping."""
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    return figure, [list(row) for row in axes]
+
+
+def on_map(ax: Axes, xy_unit: str, *, left: bool, bottom: bool) -> None:
+    """Square map axes; numbers only at the outer edges of a grid of maps."""
+    ax.set_aspect("equal", adjustable="box")
+    ax.grid(False)
+    ax.locator_params(nbins=4)
+    ax.tick_params(labelleft=left, labelbottom=bottom, length=2)
+    if left:
+        ax.set_ylabel(f"y ({xy_unit})")
+    if bottom:
+        ax.set_xlabel(f"x ({xy_unit})")
+
+
+def dots(ax: Axes, xy: Any, **style: Any) -> None:
+    """Nodes (n, 2) as points."""
+    ax.scatter(xy[:, 0], xy[:, 1], **style)
+
+
+def percent(value: float) -> str:
+    """A gap as people read it: three digits that matter."""
+    if abs(value) >= 99.95:
+        return f"{value:.0f}%"
+    return f"{value:.1f}%" if abs(value) >= 9.95 else f"{value:.2f}%"
+
+
+def encode(figure: Figure, kind: str) -> bytes:
+    """The figure as a PNG or SVG file; equal figures give equal bytes."""
+    if figure.get_layout_engine() is not None:
+        # Laid out once and then fixed: every further pass would move things by a hair.
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+    out = io.BytesIO()
+    metadata = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
+    figure.savefig(out, format=kind, dpi=150, metadata=metadata, facecolor="white")
+    return out.getvalue()

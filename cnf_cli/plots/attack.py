@@ -1,0 +1,160 @@
+"""Clean instances beside the adversarial ones made from them, weak to strong, each node linked to where it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+
+from cnf_cli.formats.dataset import Block
+from cnf_cli.plots._source import Array, Ask, NothingToDraw, Source, Sources
+from cnf_cli.plots._style import COLOURS, GREY, INK, SEQUENTIAL, dots, grid, on_map
+
+READS = ("attack",)
+FACTS: tuple[str, ...] = ()
+CLEAN, MOVED = COLOURS[0], COLOURS[1]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One clean instance and its adversarial one; demands of all instances attacked about as strongly."""
+
+    name: str
+    moved: float
+    """Mean move of a node, in map widths."""
+    clean: Array
+    adversarial: Array
+    """Coordinates (n, 2), or cost matrices (n, n)."""
+    demand: tuple[Array, Array] | None = None
+    """(n,) units before and after; node 0 is the depot."""
+    demands: tuple[Array, Array] | None = None
+    """Units before and after of every customer of every such instance."""
+    is_map: bool = True
+
+
+def collect(found: Sources, ask: Ask) -> list[Pair]:
+    """Instances from the least to the most changed; of attacks with different settings, one instance each."""
+    attacks: dict[str, Source] = {}
+    for one in found.need("attack", what="what `cnf attack` made"):
+        attacks.setdefault(json.dumps(one.manifest.sections["attack"], sort_keys=True), one)
+    count = max(2, ask.count)
+    if len(attacks) > 1:
+        pairs = [_pairs(one, [0.5])[0] for one in attacks.values()]
+        return sorted(pairs, key=lambda pair: pair.moved)[:count]
+    return _pairs(next(iter(attacks.values())), [0.03 + 0.94 * k / (count - 1) for k in range(count)])
+
+
+def _pairs(source: Source, shares: Sequence[float]) -> list[Pair]:
+    """Instances at these shares of the order by strength."""
+    block = source.data.blocks[0]
+    before = block.extra.get("clean_matrix" if block.matrix is not None else "clean_xy")
+    after = block.matrix if block.matrix is not None else block.xy
+    if before is None or after is None:
+        raise NothingToDraw(f"artifact {source.key[:12]} does not keep the clean instances")
+    moved = np.abs(after - before).mean((1, 2)) if block.matrix is not None else _moves(before, after).mean(1)
+    order = np.argsort(moved, kind="stable")
+    width = max(1, len(order) // len(shares))
+    out = []
+    for share in shares:
+        at = int(order[min(len(order) - 1, int(share * len(order)))])
+        low = min(int(share * len(order)) // width * width, len(order) - width)
+        near = order[low : low + width]
+        demand, demands = _demands(block, at, near)
+        name = f"{source.manifest.sections['attack']['kind']} attack, instance {at}"
+        out.append(Pair(name, float(moved[at]), before[at], after[at], demand, demands, block.matrix is None))
+    return out
+
+
+def _moves(before: Array, after: Array) -> Array:
+    out: Array = np.sqrt(((after - before) ** 2).sum(-1))
+    return out
+
+
+def _demands(block: Block, at: int, near: Array) -> tuple[tuple[Array, Array] | None, tuple[Array, Array] | None]:
+    was = block.extra.get("clean_demand")
+    if block.demand is None or was is None:
+        return None, None
+    both = was[near, 1:].ravel(), block.demand[near, 1:].ravel()
+    changed = not np.allclose(*both)
+    return (was[at], block.demand[at]), both if changed else None
+
+
+def words(pairs: Sequence[Pair]) -> tuple[str, str]:
+    """A title and what is to be seen."""
+    text = f"{len(pairs)} instances before and after the attack; a node of the first moved {_far(pairs[0])}"
+    text += f" on average, one of the last {_far(pairs[-1])}." if len(pairs) > 1 else " on average."
+    if any(pair.demands for pair in pairs):
+        text += " On the right the demands of all instances attacked about as strongly, before and after."
+    return "What the attack does", text
+
+
+def _far(pair: Pair) -> str:
+    return f"{pair.moved:.3f} map widths" if pair.is_map else f"{pair.moved:.3g} per matrix entry"
+
+
+def draw(pairs: Sequence[Pair]) -> Figure:
+    """A row per instance: clean, adversarial with the moves, and demand histograms where demands changed."""
+    columns = 2 + any(pair.demands for pair in pairs)
+    figure, axes = grid(len(pairs), columns, 3.1, 3.1)
+    for row, pair in enumerate(pairs):
+        last = row == len(pairs) - 1
+        if pair.is_map:
+            _map(axes[row][0], pair, 0)
+            _map(axes[row][1], pair, 1)
+            for column in (0, 1):
+                on_map(axes[row][column], "map widths", left=column == 0, bottom=last)
+        else:
+            _matrices(axes[row], pair)
+        axes[row][0].set_title(f"{pair.name}\nclean")
+        axes[row][1].set_title(f"adversarial\nmean move {_far(pair)}")
+        if columns == 3:
+            _histogram(axes[row][2], pair, last)
+    return figure
+
+
+def _map(ax: Axes, pair: Pair, which: int) -> None:
+    xy = (pair.clean, pair.adversarial)[which]
+    sizes: float | Array = 24.0
+    if pair.demand is not None:
+        units = pair.demand[which]
+        sizes = 10 + 60 * units / max(1e-12, float(units.max()))
+    if which == 1:
+        dots(ax, pair.clean, s=14, facecolors="none", edgecolors=GREY, linewidths=0.8, label="where it was")
+        links = np.stack([pair.clean, pair.adversarial], axis=1)
+        ax.add_collection(LineCollection(list(links), colors=GREY, linewidths=0.8, alpha=0.8, label="moves"))
+    dots(ax, xy, s=sizes, color=(CLEAN, MOVED)[which], zorder=3, edgecolors="white", linewidths=0.5)
+    if pair.demand is not None:
+        dots(ax, xy[:1], s=80, marker="s", color=INK, zorder=4, edgecolors="white")
+    ax.set_xlim(-0.04, 1.04)
+    ax.set_ylim(-0.04, 1.04)
+
+
+def _matrices(axes: Sequence[Axes], pair: Pair) -> None:
+    high = float(max(pair.clean.max(), pair.adversarial.max()))
+    for ax, values in zip(axes, (pair.clean, pair.adversarial), strict=False):
+        ax.imshow(values, cmap=SEQUENTIAL, vmin=0, vmax=high, interpolation="nearest")
+        ax.grid(False)
+        ax.set_xlabel("to node")
+        ax.set_ylabel("from node")
+
+
+def _histogram(ax: Axes, pair: Pair, last: bool) -> None:
+    if pair.demands is None:
+        ax.set_axis_off()
+        return
+    high = float(max(values.max() for values in pair.demands))
+    edges = np.arange(0.5, high + 1.0) if high <= 60 else np.linspace(0, high, 30)
+    for values, label, c in zip(pair.demands, ("clean", "adversarial"), (CLEAN, MOVED), strict=True):
+        weights = np.full(len(values), 100.0 / len(values))
+        ax.hist(values, bins=list(edges), weights=weights, histtype="stepfilled", alpha=0.35, color=c)
+        ax.hist(values, bins=list(edges), weights=weights, histtype="step", color=c, linewidth=1.5, label=label)
+    ax.set_title("demands of such instances")
+    ax.set_ylabel("customers (%)")
+    ax.legend()
+    if last:
+        ax.set_xlabel("demand (units)")
