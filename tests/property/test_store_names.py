@@ -177,7 +177,7 @@ def test_a_forged_manifest_writes_nothing_on_export(tmp_path: Path, file: Path, 
     assert not store.verify().ok
 
 
-@pytest.mark.parametrize("sha256", ["../../../secret", "0" * 63, "A" * 64, "", "0" * 64 + "\n"])
+@pytest.mark.parametrize("sha256", ["../secret", "0" * 63, "A" * 64, "", "0" * 64 + "\n"])
 def test_a_forged_digest_reads_nothing_outside(tmp_path: Path, file: Path, sha256: str) -> None:
     """An output whose digest is a path is not an output."""
     store = Store(tmp_path / "store")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cnf_cli.errors import ArtifactError
-from cnf_cli.store import Store, disk
+from cnf_cli.store import Manifest, Store, disk
 from tests.reliability.store_kit import age, calls, content, key_of, put, temps, whole
 
 KEYS = 20
@@ -204,6 +204,50 @@ def test_a_commit_that_outlives_the_grace_is_not_broken_by_gc(place: Path) -> No
     assert slow["done"]
     assert whole(store, 2)
     assert store.verify(deep=True).ok
+
+
+def test_inputs_of_a_new_artifact_survive_a_gc_already_running(place: Path, few_folders: None) -> None:
+    """Committing an artifact renews what it was made from, at whatever call of gc it happens."""
+    store, source = Store(place / "store"), place / "source"
+    survived = 0
+    for k in range(1, 300):
+        base = put(store, 1, source)
+        age(store.root)
+        seen = []
+
+        def commit(base: Manifest = base, seen: list[bool] = seen) -> None:
+            put(store, 2, source, {"base": base})
+            seen.append(store.find(base.key) is not None)
+
+        if at_every_call(lambda: store.gc(delete=True), commit, k) < k:
+            break
+        survived += seen[0]
+        assert whole(store, 1) or not seen[0], k
+    assert 8 < k < 300
+    assert 0 < survived < k
+
+
+@pytest.mark.parametrize("times", [1, 99])
+def test_a_commit_looks_again_after_naming_its_blobs(place: Path, times: int) -> None:
+    """Blobs lost in the instant before the manifest appears are written again; if it goes on, that is an error."""
+    store, source = Store(place / "store"), place / "source"
+    put(store, 1, source)
+    lost = []
+
+    def lose(number: int, name: str, args: tuple[Any, ...]) -> None:
+        if name == "replace" and str(args[1]).endswith(".json") and len(lost) < times:
+            lost.append(number)
+            for path, _ in disk.walk(store.root / "objects"):
+                os.unlink(path)
+
+    with calls(lose):
+        if times > 1:
+            with pytest.raises(ArtifactError, match="does not stay"):
+                put(store, 2, source)
+        else:
+            put(store, 2, source)
+            assert whole(store, 2)
+    assert lost
 
 
 def test_a_reader_keeps_its_file_when_the_artifact_is_committed_again(place: Path) -> None:

@@ -224,6 +224,20 @@ def test_every_part_of_a_manifest_is_sealed(store: Store) -> None:
     assert store.find(made.key) == made
 
 
+def test_a_manifest_of_another_format_or_key_is_a_miss(store: Store) -> None:
+    """Correctly sealed, but from the future or under another artifact's name: not an answer to this question."""
+    one, two = put(store, {"a": "x"}, n=1), put(store, {"a": "y"}, n=2)
+    raw = store.manifest(one.key).read_bytes()
+    store.manifest(two.key).unlink()
+    store.manifest(two.key).write_bytes(raw)
+    assert store.find(two.key) is None
+    assert [p.artifacts for p in store.verify().problems] == [[two.key]]
+    rest = raw.split(b"\n", 1)[1].replace(b'"format": 1', b'"format": 2')
+    store.manifest(one.key).unlink()
+    store.manifest(one.key).write_bytes(b'{"seal": "%s",\n%s' % (hashlib.sha256(rest).hexdigest().encode(), rest))
+    assert store.find(one.key) is None
+
+
 def test_open_says_what_is_wrong(store: Store) -> None:
     """Unknown artifact, unknown output (with a suggestion), lost blob: each has its own message and a hint."""
     made = put(store, {"weights.bin": "x", "log.txt": "y"})
