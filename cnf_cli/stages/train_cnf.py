@@ -52,9 +52,12 @@ def _train(job: Job, setup: Setup) -> Result:
     copies = [load_models(job.inputs["policy"], setup.device).policies for _ in range(section.models)]
     models = [copy[j % len(copy)].train() for j, copy in enumerate(copies)]
     attack = plugins.create("attacks", attack_section, problem, setup.engine)
-    defence = plugins.create("defences", section, problem=problem, engine=setup.engine, attack=attack)
+    defence = plugins.create("defences", _share(section, setup), problem=problem, engine=setup.engine, attack=attack)
     defence.setup(models, setup.device, torch.Generator().manual_seed(derived_seed(section.seed, "defence")))
     optimizers = [make_optimizer(section, model) for model in models]
+    learns = hasattr(attack, "fit")  # an attack that is trained itself
+    if learns:
+        attack.bind(models)
 
     clean_set = validation_set(job, problem, section.seed, section.validation_count)
     hard_set = adversarial_set(job, problem, start.policies[:1], setup, clean_set)
@@ -67,6 +70,10 @@ def _train(job: Job, setup: Setup) -> Result:
         rng = torch.Generator().manual_seed(derived_seed(section.seed, "train", at.step))
         clean = problem.sample(size, rng=rng)[setup.mine(size)].to(setup.device)
         clock = Clock(at.step, at.instances // section.epoch_instances, at.instances / section.instances)
+        if learns and refit_due(section, at, attack_section.refit_epochs):
+            fit_rng = torch.Generator().manual_seed(derived_seed(section.seed, "fit attack", at.step))
+            training = problem.sample(attack_section.fit_instances, rng=fit_rng).to(setup.device)
+            attack.fit(models, training, rng=fit_rng)
         own = torch.Generator().manual_seed(derived_seed(section.seed, "step", at.step, setup.rank))
         reduce = setup.average if setup.world > 1 else None
         numbers = defence.step(models, optimizers, clean, clock=clock, rng=own, reduce=reduce)
@@ -82,6 +89,7 @@ def _train(job: Job, setup: Setup) -> Result:
         return values, beside
 
     modules = {f"model-{j}": model for j, model in enumerate(models)} | defence.modules()
+    modules |= attack.modules() if learns else {}
     named = {f"model-{j}": optimizer for j, optimizer in enumerate(optimizers)} | defence.optimizers()
     title = f"{section.defence}({section.models}) on {problem_section.kind}{problem_section.n}"
     at = Loop(job, setup, section, modules, named, ("pool_clean", "pool_local", "lr")).run(title, update, validate)
@@ -98,6 +106,18 @@ def _train(job: Job, setup: Setup) -> Result:
         "defence": section.defence,
     }
     return Result({**files, "metrics.jsonl": job.work / "metrics.jsonl"}, checks)
+
+
+def refit_due(section: Any, at: Progress, every: int) -> bool:
+    """True in the first step of the run and of every `every`-th epoch after it."""
+    epoch, before = (count // section.epoch_instances for count in (at.instances, at.instances - section.batch_size))
+    return at.step == 0 or (epoch > before and epoch % every == 0)
+
+
+def _share(section: Any, setup: Setup) -> Any:
+    """The section as one rank sees it: its part of the batch, and of the K instances a model is given."""
+    counts = {name: getattr(section, name, 0) // setup.world for name in ("batch_size", "top_k")}
+    return section.model_copy(update={name: count for name, count in counts.items() if count})
 
 
 def make_optimizer(section: Any, model: Any) -> torch.optim.Optimizer:

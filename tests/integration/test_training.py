@@ -93,7 +93,17 @@ def test_same_key_same_bytes_in_fresh_processes(tmp_path: Path) -> None:
 
 def test_training_learns(tmp_path: Path) -> None:
     """A few seconds of training on TSP20 lower the validation cost, and the metrics say so line by line."""
-    args = [*PRETRAIN, "--set", "problem.n=20", "--set", "pretrain.instances=4800", "--set", "pretrain.lr=0.002", "--set", "policy.width=32"]
+    args = [
+        *PRETRAIN,
+        "--set",
+        "problem.n=20",
+        "--set",
+        "pretrain.instances=4800",
+        "--set",
+        "pretrain.lr=0.002",
+        "--set",
+        "policy.width=32",
+    ]
     key = cnf_json(*args, store=tmp_path)["id"]
     rows = metrics(tmp_path, key)
     assert [row["instances"] for row in rows] == list(range(160, 4801, 160))
@@ -116,18 +126,21 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
+def under_torchrun(args: list[str], store: Path) -> Any:
+    """What two processes working together print."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
+    # torchrun's own parser trips over --n, so the size is given the long way.
+    given = [args[0], "tsp", "--set", "problem.n=8", *args[4:], "--json"]
+    command += ["--master-port", str(free_port()), "-m", "cnf_cli", *given]
+    done = subprocess.run(command, env=environment(store), cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 def test_two_ranks_train_like_one(tmp_path: Path) -> None:
     """Two processes under torchrun with the same total batch reach the same validation costs; rank 0 writes."""
     one = cnf_json(*PRETRAIN, store=tmp_path / "one")["id"]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
-    # torchrun's own parser trips over --n, so the size is given the long way.
-    args = ["pretrain", "tsp", "--set", "problem.n=8", *PRETRAIN[4:]]
-    command += ["--master-port", str(free_port()), "-m", "cnf_cli", *args, "--json"]
-    done = subprocess.run(
-        command, env=environment(tmp_path / "two"), cwd=ROOT, capture_output=True, text=True, timeout=240
-    )
-    assert done.returncode == 0, done.stderr
-    two = json.loads(done.stdout)["id"]
+    two = under_torchrun(PRETRAIN, tmp_path / "two")["id"]
     assert two == one
     manifest = Store(tmp_path / "two").find(two)
     assert manifest is not None
@@ -136,3 +149,12 @@ def test_two_ranks_train_like_one(tmp_path: Path) -> None:
     assert len(ours) == len(theirs)
     for a, b in zip(ours, theirs, strict=True):
         assert b["validation_cost"] == pytest.approx(a["validation_cost"], rel=2e-3)
+
+
+def test_two_ranks_harden_an_ensemble(tmp_path: Path) -> None:
+    """train-cnf runs under torchrun, missing pretraining included, and every model has moved from the start."""
+    made = under_torchrun([*HARDEN, "--set", "train.instances=160"], tmp_path)
+    assert (made["checks"]["models"], made["checks"]["instances"]) == (3, 160)
+    outputs = digests(tmp_path, made["id"])
+    assert len({outputs[f"model-{j}.safetensors"] for j in range(3)}) == 3
+    assert Store(tmp_path).verify(deep=True).problems == []
