@@ -136,7 +136,7 @@ class Runner:
         started = time.monotonic()
         together = getattr(task.module, "DISTRIBUTED", False)
         with interrupt.polite():
-            result = task.module.run(job) if together or ranks.rank() == 0 else None
+            result: Any = task.module.run(job) if together or ranks.rank() == 0 else None
         if ranks.rank() > 0:
             return self._made_by_rank_0(key)
         facts = provenance(self.command, time.monotonic() - started)

@@ -22,7 +22,14 @@ TABLES = {
     "policy": {"width": 16, "layers": 1, "heads": 2, "feed_forward": 16},
     "pretrain": {"instances": 64, "batch_size": 16, "lr": 0.01, "epoch_instances": 64, "validation_count": 0},
     "attack": {"kind": "attribute", "count": 12},
-    "train": {"defence": "cnf", "instances": 32, "batch_size": 16, "lr": 0.01, "epoch_instances": 32, "validation_count": 0},
+    "train": {
+        "defence": "cnf",
+        "instances": 32,
+        "batch_size": 16,
+        "lr": 0.01,
+        "epoch_instances": 32,
+        "validation_count": 0,
+    },
 }
 
 
@@ -60,7 +67,7 @@ def test_results_have_not_moved(tmp_path: Path) -> None:
     golden = json.loads(GOLDEN.read_text())
     for name, now in measured(tmp_path).items():
         then = golden[name]
-        assert now["version"] == then["version"], f"{name}: new VERSION: run `python -m tests.unit.test_golden` and commit"
+        assert now["version"] == then["version"], f"{name}: new VERSION: `python -m tests.unit.test_golden`, commit"
         assert now["values"] == pytest.approx(then["values"], rel=1e-3), f"{name}: results moved, raise its VERSION"
 
 
