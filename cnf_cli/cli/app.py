@@ -7,7 +7,19 @@ from typing import Annotated
 import typer
 
 import cnf_cli
-from cnf_cli.cli import artifacts, bench, data, evaluate, label, plugin_list, recipes, stage_commands, system, visualize
+from cnf_cli.cli import (
+    artifacts,
+    bench,
+    data,
+    demo,
+    evaluate,
+    label,
+    plugin_list,
+    recipes,
+    stage_commands,
+    system,
+    visualize,
+)
 
 app = typer.Typer(
     name="cnf",
@@ -34,5 +46,5 @@ def root(
     """Train, attack, harden and honestly measure neural routing solvers."""
 
 
-for group in (stage_commands, evaluate, label, visualize, bench, data, recipes, plugin_list, artifacts, system):
+for group in (stage_commands, evaluate, label, visualize, demo, bench, data, recipes, plugin_list, artifacts, system):
     group.register(app)

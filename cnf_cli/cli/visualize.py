@@ -138,8 +138,6 @@ def evaluation_task(recipe: Recipe) -> Task:
         command=f"cnf evaluate {recipe.source}",
         augment=about.augment,
         decode=about.decode,
-        first=0,
-        normalise="auto",
         seed=about.seed,
     )
 
@@ -171,6 +169,9 @@ def make_report(
     from cnf_cli.stages import report as stage
 
     drawn = figures(launch, plots.kinds(), found, count, runner=runner)
+    hero = figures(launch, ("tours",), found, 1, runner=runner)
+    if "tours" in hero:
+        drawn["hero"] = hero["tours"]
     alias = f"{recipe.name}/report" if recipe else None
     task = stage.task(found, drawn, launch.ctx.store, recipe.source if recipe else "", alias=alias)
     return _run(launch, task, runner)

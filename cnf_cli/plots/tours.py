@@ -116,7 +116,9 @@ def words(scenes: Sequence[Scene]) -> tuple[str, str]:
         parts.append(f"{scene.name}: " + (", ".join(told) + " above the reference" if told else "reference tour"))
     legs = any(scene.demand is None and scene.xy is not None and len(scene.panels) > 1 for scene in scenes)
     note = " Legs that the reference does not take are orange." if legs else ""
-    return "Tours of the hardest instances", ". ".join(parts) + "." + note
+    return "The hardest instance" if len(scenes) == 1 else "Tours of the hardest instances", ". ".join(
+        parts
+    ) + "." + note
 
 
 def draw(scenes: Sequence[Scene]) -> Figure:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cnf_cli.plots._source import short_set
 from cnf_cli.report.html import Cell, Code, details, document, esc, figure, section, table
 from cnf_cli.report.story import Story, Tile, percent
 
@@ -15,7 +16,7 @@ ORDER = (
 )  # fmt: skip
 RESULTS = (
     "set", "method", "effort", "instances", "mean cost", "gap %", "95% interval", "median %", "95th %", "worst %",
-    "not worse %", "reference",
+    "not worse %",
 )  # fmt: skip
 WORDS = (
     ("instance", "one map (or matrix) with places to visit."),
@@ -65,6 +66,8 @@ class Page:
     figures: Sequence[tuple[Mapping[str, Any], bytes]]
     history: Sequence[Made]
     machine: Mapping[str, str]
+    hero: tuple[Mapping[str, Any], bytes] | None = None
+    """The one picture that stands beside the story."""
     recipe: str = ""
     warnings: Sequence[str] = ()
 
@@ -80,6 +83,7 @@ def render(page: Page) -> str:
         f'<header><p class="over">{esc(page.title)}</p><h1>{esc(first.story.headline)}</h1></header>',
         _tiles(first.story.tiles),
         f'<nav aria-label="Contents"><ul>{nav}</ul></nav>',
+        figure({**page.hero[0], "kind": "hero"}, page.hero[1]) if page.hero else "",
         _paragraphs(first.story),
         *(_other(part) for part in page.parts[1:]),
         section("results", "Results", *(_results(part, len(page.parts) > 1) for part in page.parts)),
@@ -118,6 +122,8 @@ def _results(part: Part, several: bool) -> str:
     out += table(RESULTS, whole, "Results")
     out += '<p class="note">Click a column to sort by it. Gaps are in percent of the reference; "not worse" is the'
     out += " share of instances on which the reference is reached or beaten.</p>"
+    by_set = dict.fromkeys((short_set(row["set"]), row["reference"]) for row in part.rows)
+    out += "<p>" + "; ".join(f"Reference of {esc(name)}: {esc(who)}" for name, who in by_set) + ".</p>"
     if part.comparisons:
         out += "<h3>Tests</h3><ul>" + "".join(f"<li>{esc(c['verdict'])}</li>" for c in part.comparisons) + "</ul>"
     if single:
@@ -131,7 +137,7 @@ def _line(row: Mapping[str, Any]) -> tuple[object, ...]:
     between = "-" if low is None else f"{low:.3f} to {high:.3f}"
     share = row["share_not_worse"]
     return (
-        row["set"],
+        short_set(row["set"]),
         method,
         f"x{row['augment']}" if row["decode"] else "-",
         Cell(str(row["count"]), row["count"]),
@@ -140,7 +146,6 @@ def _line(row: Mapping[str, Any]) -> tuple[object, ...]:
         Cell(between, low),
         *(number(row[name]) for name in ("p50", "p95", "worst")),
         number(None if share is None else 100 * share, ".1f"),
-        row["reference"],
     )
 
 
@@ -153,7 +158,7 @@ def _worst(part: Part) -> str:
     if part.worst is None:
         return ""
     name, head, rows = part.worst
-    told = f"<p>On <b>{esc(name)}</b>, where {esc(head[2].partition(' gap')[0])} does worst:</p>"
+    told = f"<p>On <b>{esc(short_set(name))}</b> instances, where {esc(head[1].partition(' gap')[0])} does worst:</p>"
     return told + table(head, rows, "Worst instances")
 
 
@@ -166,11 +171,16 @@ def _made(page: Page) -> str:
         out += f"<p>Mind: {esc(warning)}.</p>"
     out += "<p>Each stage, what it was made from above it. An id names content: the same recipe, code and data give the"
     out += " same id, and <code>cnf show ID</code> tells all about it.</p>"
+    typed = dict.fromkeys(m.typed for m in page.history if m.typed)
+    if len(typed) == 1:
+        out += f"<p>All of it was made by typing <code>{esc(next(iter(typed)))}</code>.</p>"
     lines = [
         (m.stage, Code(m.key[:12]), Code(m.command), number(m.seconds, ".1f"), m.finished, Code(m.typed))
         for m in page.history
     ]
-    out += table(("stage", "id", "how to make it alone", "seconds", "finished", "made by typing"), lines, "Stages")
+    head = ("stage", "id", "how to make it alone", "seconds", "finished", "made by typing")
+    wide = len(head) if len(typed) > 1 else len(head) - 1
+    out += table(head[:wide], [line[:wide] for line in lines], "Stages")
     out += table(("what", "which"), list(page.machine.items()), "Versions and machine")
     for m in page.history:
         if m.sections:

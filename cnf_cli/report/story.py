@@ -116,7 +116,7 @@ def _tiles(cast: Cast) -> list[Tile]:
     for kind, label, note in (
         (cast.clean, "clean instances", "nothing was changed"),
         (cast.fixed, "attacked instances", f"made against {cast.before}; the same for both"),
-        (cast.white, "attacked once more", "each method attacked itself"),
+        (cast.white, "attacked itself", "new instances, made against each method's own models"),
     ):
         before = cast.gap(kind, cast.before)
         if before is not None:
@@ -212,9 +212,9 @@ def _sure(facts: Facts, cast: Cast) -> tuple[str, str]:
         if p is None:
             told.append(f"on {where} instances there are too few to tell")
         elif p < CLEAR:
-            told.append(f"on {where} instances it is clear (p = {p:.2g})")
+            told.append(f"on {where} instances it is clear ({chance(p)})")
         else:
-            told.append(f"on {where} instances it may be chance (p = {p:.2g})")
+            told.append(f"on {where} instances it may be chance ({chance(p)})")
     if not told:
         return "Is the difference real?", ""
     text = f"Is the difference between {cast.before} and {cast.after} more than luck? By a paired test over the "
@@ -232,6 +232,11 @@ def percent(value: float | None) -> str:
     if abs(value) >= 99.95:
         return f"{value:.0f}%"
     return f"{value:.1f}%" if abs(value) >= 9.95 else f"{value:.2f}%"
+
+
+def chance(p: float) -> str:
+    """A p-value, as exactly as it is worth."""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
 def points(value: float) -> str:

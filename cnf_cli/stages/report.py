@@ -41,7 +41,7 @@ def task(
     *,
     alias: str | None = None,
 ) -> Task:
-    """The page about these evaluations with these figures."""
+    """The page about these evaluations with these figures; the one called `hero` stands beside the story."""
     for one in evaluations:
         if one.stage != "evaluate":
             raise ArtifactError(
@@ -51,7 +51,7 @@ def task(
     history = [[m.key, m.provenance] for m in ancestry(store, evaluations)]
     facts = hashlib.sha256(json.dumps(history, sort_keys=True).encode()).hexdigest()
     inputs = {f"evaluation-{i:03d}": one for i, one in enumerate(evaluations)}
-    inputs |= {f"figure-{kind}": one for kind, one in figures.items()}
+    inputs |= {f"figure-{name}": one for name, one in figures.items()}
     command = f"cnf report {recipe or ' '.join(one.key[:12] for one in evaluations)}"
     return Task("report", {"report": ReportSection(recipe=recipe, facts=facts)}, inputs, alias=alias, command=command)
 
@@ -64,22 +64,31 @@ def run(job: Job) -> Result:
     section: ReportSection = job.section("report")
     artifacts = {name: job.inputs[name] for name in sorted(job.inputs)}
     given = [one for name, one in artifacts.items() if name.startswith("evaluation-")]
-    figures = [_figure(one) for name, one in artifacts.items() if name.startswith("figure-")]
+    drawn = {name[7:]: _figure(one) for name, one in artifacts.items() if name.startswith("figure-")}
+    hero = drawn.pop("hero", None)
     store = given[0].store
     history = ancestry(store, [one.manifest for one in given])
     parts = [_part(Source(one), ancestry(store, [one.manifest])) for one in given]
     page = Page(
         title=_title(given[0].manifest, history, section.recipe),
         parts=parts,
-        figures=[one for one in figures if one is not None],
+        figures=[one for one in drawn.values() if one is not None],
+        hero=hero,
         history=[_made(m, section.recipe) for m in history],
         machine=_machine(history),
         recipe=section.recipe,
-        warnings=[f"{m.stage} {m.key[:12]}: {w}" for m in history for w in m.checks.get("warnings", ())],
+        warnings=[
+            f"{m.stage} {m.key[:12]}: {w}" for m in history if not _told(m) for w in m.checks.get("warnings", ())
+        ],
     )
     path = job.work / "report.html"
     write_atomic(path, render(page).encode())
     return Result({"report.html": path}, {"headline": parts[0].story.headline})
+
+
+def _told(manifest: Manifest) -> bool:
+    """Whether this is the attack that the story tells about, warnings and all."""
+    return manifest.stage == "attack" and not manifest.sections.get("set", {}).get("white_box")
 
 
 def _figure(artifact: Artifact) -> tuple[dict[str, Any], bytes] | None:
@@ -97,7 +106,7 @@ def _part(source: Source, history: Sequence[Manifest]) -> Part:
     rows = main_rows(source)
     sizes = {block.nodes for one in measured(source) for block in one.blocks}
     policies = [m for m in history if m.stage == "pretrain"]
-    attacks = [m for m in history if m.stage == "attack" and not m.sections.get("set", {}).get("white_box")]
+    attacks = [m for m in history if _told(m)]
     attack = {**attacks[0].sections["attack"], "checks": attacks[0].checks} if attacks else {}
     depot = source.table["problem"] == "cvrp"
     facts = Facts(
