@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -36,6 +36,9 @@ class Params(AttackSection):
     steps: int = Field(10, ge=0, le=1000, description="T, most halvings")
     width: int = Field(3, ge=1, le=64, description="matrices kept at each level of a beam search")
     branch: int = Field(3, ge=1, le=64, description="first nodes, and second nodes of each, tried from a kept matrix")
+    propose: Literal["sample", "top"] = Field(
+        "sample", description="ppo: edges drawn from the network's probabilities, or always the likeliest (released)"
+    )
     calls: int = Field(
         0, ge=0, description="most answers asked of a victim per instance; 0 = what the beam search would need"
     )
@@ -65,10 +68,11 @@ class Params(AttackSection):
 class Attack:
     """ROCO on any victim that answers a matrix with a tour: policies, names of reference solvers, plain callables.
 
-    An attack that must be trained has three methods that others lack. `bind(policies)`: one attacker for each exists,
-    so that `modules()` (name -> network, saved and loaded like a defence's) is complete. `fit(policies, clean, rng=)`:
-    the attackers of these policies are trained on `clean`. Training refits them every `params.refit_epochs` epochs;
-    a policy that nobody fitted gets its attacker at its first attack, from `params.seed` and its weights alone.
+    An attack that must be trained has three methods that others lack. `bind(policies)`: there is one attacker for each,
+    and the caller will train them; `modules()`: their networks by name, saved and loaded like a defence's;
+    `fit(policies, clean, rng=)`: the attackers of these policies are trained on `clean`, starting from what they know.
+    The training stage binds, fits in the first step and then every `params.refit_epochs` epochs. A policy that nobody
+    bound gets its attacker at its first attack, trained from `params.seed` and the policy's weights alone.
     """
 
     def __init__(self, params: Params, problem: Any, engine: Engine) -> None:
@@ -93,11 +97,11 @@ class Attack:
         return torch.full((count,), float(self.params.steps))
 
     def bind(self, policies: Sequence[Any]) -> None:
-        """There is one attacker for each policy, in their order, trained or not; the attackers of others are gone."""
+        """There is one attacker for each policy, in their order; whoever binds also fits, or loads what was fitted."""
         self._bound, self._actors, self._fitted = [], [], []
         if self.params.attacker == "ppo":
             for policy in policies:
-                self._add(policy)
+                self._fitted[self._add(policy)] = True
 
     def modules(self) -> dict[str, nn.Module]:
         """The attackers' networks; empty for attackers that learn nothing."""
@@ -107,15 +111,10 @@ class Attack:
         """All that was learnt."""
         return {f"{name}.{k}": v for name, module in self.modules().items() for k, v in module.state_dict().items()}
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """The bound attackers are as they were saved, and count as trained."""
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """The bound attackers are as they were saved."""
         for name, module in self.modules().items():
             module.load_state_dict({k[len(name) + 1 :]: v for k, v in state.items() if k.startswith(f"{name}.")})
-        self.loaded()
-
-    def loaded(self) -> None:
-        """Whatever is in the networks now counts as trained."""
-        self._fitted = [True] * len(self._fitted)
 
     def fit(self, policies: Sequence[Any], clean: Instances, *, rng: torch.Generator) -> dict[str, float]:
         """The attackers of these policies are trained on `clean`; what an episode earned them at first and at last."""
@@ -167,7 +166,7 @@ class Attack:
         elif p.attacker == "anneal":
             anneal(team, start, best, most, budget, rng, p)
         else:
-            beam_search(team, start, best, most, budget, proposer(actors, p.branch, rng), p)
+            beam_search(team, start, best, most, budget, proposer(actors, p, rng), p)
         now = clean.with_(matrix=best.matrix)
         known = torch.minimum(self.problem.cost(now, tour[:, None])[:, 0], best.cost)
         stats = {

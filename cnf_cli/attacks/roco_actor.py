@@ -57,9 +57,14 @@ class Actor(nn.Module):
         return logits.log_softmax(1), value
 
     @torch.no_grad()
-    def propose(self, scene: Scene, branch: int) -> Int[Tensor, "b c"]:
-        """branch^2 edges: from the `branch` likeliest first nodes to the `branch` likeliest second nodes of each."""
-        log_p = self(scene)[0].view_as(scene.matrix)
+    def propose(self, scene: Scene, branch: int, rng: torch.Generator | None = None) -> Int[Tensor, "b c"]:
+        """branch^2 edges: drawn without replacement; without a generator, from the `branch` likeliest first nodes to
+        the `branch` likeliest second nodes of each."""
+        flat = self(scene)[0]
+        if rng is not None:
+            noise = torch.empty(flat.shape, device=rng.device).exponential_(generator=rng).clamp_min(1e-30)
+            return best_edges(flat - noise.log().to(flat.device), scene.may, branch * branch)
+        log_p = flat.view_as(scene.matrix)
         some = scene.may.any(2)
         first = log_p.logsumexp(2).masked_fill(~some, -torch.inf).topk(min(branch, log_p.shape[1]), 1).indices
         rows = torch.zeros_like(some).scatter(1, first, True)

@@ -97,6 +97,7 @@ def beam_search(
     best on the clean instance, as the published code does.
     """
     again = len(team.victims) > 1 and params.choose == "current"
+    budget -= params.width * len(team.victims) if again else 0  # kept for finding out who is best
     beams = start
     for level in range(int(most.max())):
         going = (most[beams.owner] > level) & (team.calls[beams.owner] < budget)
@@ -172,8 +173,9 @@ def anneal(
         now[rows], tour[rows], cost[rows], times[rows] = matrix[taken], answer[taken], new[taken], tried[taken]
 
 
-def proposer(actors: Sequence[Actor] | None, branch: int, rng: torch.Generator) -> Propose:
-    """The attackers' likeliest edges, each victim's from its own attacker; without attackers, random ones."""
+def proposer(actors: Sequence[Actor] | None, params: Any, rng: torch.Generator) -> Propose:
+    """The attackers' edges, each victim's from its own attacker; without attackers, random ones."""
+    branch: int = params.branch
 
     def propose(scene: Scene, which: Int[Tensor, " r"]) -> Int[Tensor, "r c"]:
         if actors is None:
@@ -182,7 +184,8 @@ def proposer(actors: Sequence[Actor] | None, branch: int, rng: torch.Generator) 
         for j, actor in enumerate(actors):
             rows = (which == j).nonzero()[:, 0]
             if len(rows):
-                found = actor.propose(Scene(scene.matrix[rows], scene.tour[rows], scene.may[rows]), branch)
+                some = Scene(scene.matrix[rows], scene.tour[rows], scene.may[rows])
+                found = actor.propose(some, branch, rng if params.propose == "sample" else None)
                 out[rows, : found.shape[1]] = found
         return out
 
