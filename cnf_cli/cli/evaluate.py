@@ -94,7 +94,11 @@ def evaluate(
     recipe = recipe_for(target or "tsp", n, set_)
     rivals = Solvers(reference or recipe.evaluate.solver, tuple(dict.fromkeys(solver or ())), jobs)
     launch = Launch(ctx, recipe.runtime, plan=plan, force=force, deps=not no_deps, alias=alias)
-    job = Order(ctx, launch, recipe, rivals, policies or [])
+    if first and not data:
+        raise RecipeError(
+            "--first goes with --data", hint="--set evaluate.count=N for a recipe, tsplib:..200 for a benchmark"
+        )
+    job = Order(ctx, launch, recipe, rivals, policies or [], first=first)
     sets, methods = (
         job.recipe_sets() if target else job.bench_set(bench, bench_dir) if bench else job.data_sets(data or [])
     )
@@ -106,7 +110,6 @@ def evaluate(
         command=f"cnf evaluate {target}" if target else "cnf evaluate",
         augment=aug or recipe.evaluate.augment,
         decode=decode or recipe.evaluate.decode,
-        first=first,
         normalise=normalise,
         seed=recipe.evaluate.seed,
     )
@@ -137,6 +140,8 @@ class Order:
     asked: list[str]
     """The policies named by --with."""
     bench_name: str = ""
+    first: int = 0
+    """Only so many instances of each data set; 0 = all."""
 
     def recipe_sets(self) -> tuple[list[SetOf], list[Named]]:
         from cnf_cli.stages.assemble import for_recipe
@@ -210,12 +215,14 @@ class Order:
         """The data artifact of that name, or the files there, taken into the store."""
         from cnf_cli.cli.stage_commands import artifact
         from cnf_cli.errors import ArtifactError
-        from cnf_cli.stages import imported
+        from cnf_cli.stages import first, imported
 
         manifest = (
             self.launch.runner().run(imported.task([Path(text)])) if Path(text).exists() else artifact(self.ctx, text)
         )
         assert manifest is not None
+        if "data.h5" in manifest.outputs and self.first:
+            manifest = self.launch.runner().run(first.task(manifest, self.first))
         if "data.h5" not in manifest.outputs:
             hint = "`cnf data generate` and `cnf import` make data sets; policies go with --with."
             raise ArtifactError(f"{text} ({manifest.stage} {manifest.key[:12]}) is not a data set", hint=hint)

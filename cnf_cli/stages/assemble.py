@@ -112,9 +112,10 @@ def policy_name(store: Store, manifest: Manifest) -> str:
 
 def set_name(store: Store, manifest: Manifest) -> str:
     """What a data artifact is called in tables."""
-    if manifest.stage == "label" and "data" in manifest.inputs:
+    if manifest.stage in ("label", "first") and "data" in manifest.inputs:
         source = store.read(manifest.inputs["data"].key)
-        return set_name(store, source) if source else manifest.key[:8]
+        name = set_name(store, source) if source else manifest.key[:8]
+        return f"{name}, first {manifest.checks['count']}" if manifest.stage == "first" else name
     if manifest.stage == "data":
         about, drawn = manifest.sections["problem"], manifest.sections["data"]
         return f"{about['kind']}{about['n']} {about['dist']} (seed {drawn['seed']})"

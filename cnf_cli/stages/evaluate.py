@@ -38,7 +38,7 @@ def task(
     command: str = "cnf evaluate",
     **protocol: Any,
 ) -> Task:
-    """The evaluation of these methods on these sets; `protocol` holds augment, decode, first, normalise, seed."""
+    """The evaluation of these methods on these sets; `protocol` holds augment, decode, normalise, seed."""
     if not policies and not solvers:
         raise RecipeError("nothing to evaluate", hint="--with ID for a policy, --solver NAME for a solver")
     inputs: dict[str, Task | Manifest] = {}

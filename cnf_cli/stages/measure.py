@@ -17,7 +17,7 @@ from cnf_cli.formats.dataset import Array, Block, Dataset
 from cnf_cli.policies.run import solve
 from cnf_cli.stages.job import Artifact, Job, derived_seed
 from cnf_cli.stages.models import Ensemble, load_models
-from cnf_cli.stages.per_instance import columns_of, first_of, judge, rows_of_block, save_part, stack
+from cnf_cli.stages.per_instance import columns_of, judge, rows_of_block, save_part, stack
 from cnf_cli.stages.pricing import by_own_rule, by_rule, seen_by_policy
 from cnf_cli.stages.protocol import ProtocolSection, SetEntry
 from cnf_cli.stages.rows import Column
@@ -34,7 +34,7 @@ def measure(job: Job, protocol: ProtocolSection) -> list[tuple[SetEntry, Dataset
     with set_up(job.runtime) as setup:
         ensembles = [load_models(job.inputs[f"policy-{k}"], setup.device) for k in range(len(protocol.policies))]
         for s, entry in enumerate(protocol.sets):
-            data = first_of(dataset.load(job.inputs[f"data-{s}"].path("data.h5")), protocol.first)
+            data = dataset.load(job.inputs[f"data-{s}"].path("data.h5"))
             extra: list[dict[str, Any]] = [{"set": np.full(len(block), s, "i4")} for block in data.blocks]
             for k, (name, ensemble) in enumerate(zip(protocol.policies, ensembles, strict=True)):
                 if entry.only in (-1, k):
@@ -45,7 +45,7 @@ def measure(job: Job, protocol: ProtocolSection) -> list[tuple[SetEntry, Dataset
                 source = job.inputs.get(f"solver-{k - len(ensembles)}-{s}")
                 if source is None:  # a set made against one policy says nothing about solvers
                     continue
-                _solver(source, protocol.first, k, extra)
+                _solver(source, k, extra)
                 spent = float(source.manifest.provenance.get("solver_seconds", 0.0))
                 timings.append({"set": entry.name, "method": name, "seconds": round(spent, 3)})
             blocks = tuple(replace(block, extra=more) for block, more in zip(data.blocks, extra, strict=True))
@@ -123,9 +123,9 @@ def _solve(job: Job, setup: Setup, ensemble: Ensemble, block: Block, number: int
     return {**out, **costs, "seconds": np.array(seconds)}
 
 
-def _solver(source: Artifact, first: int, k: int, extra: list[dict[str, Any]]) -> None:
+def _solver(source: Artifact, k: int, extra: list[dict[str, Any]]) -> None:
     """Adds a solver's costs and tours, as its labelling of the same instances has them."""
-    data = first_of(dataset.load(source.path("data.h5")), first)
+    data = dataset.load(source.path("data.h5"))
     for number, block in enumerate(data.blocks):
         if block.cost is None or block.tour is None or not np.isfinite(block.cost).all():
             raise CheckFailed(

@@ -75,8 +75,8 @@ def _digest(data: Dataset, reference: bool) -> str:
 
 
 def first_of(data: Dataset, count: int) -> Dataset:
-    """The first `count` instances; all of them for 0."""
-    blocks, left = [], count or len(data)
+    """The first `count` instances, over all blocks."""
+    blocks, left = [], count
     for block in data.blocks:
         if left > 0:
             blocks.append(rows_of_block(block, slice(0, left)))

@@ -26,14 +26,13 @@ class ProtocolSection(Section):
     solvers: tuple[str, ...] = ()
     augment: int = Field(8, ge=1, le=128, description="symmetric copies per instance")
     decode: Literal["greedy", "sample"] = "greedy"
-    first: int = Field(0, ge=0, description="only so many instances of each set; 0 = all")
     normalise: Normalise = Field("auto", description="how coordinates are brought to the unit square")
     seed: Seed = 4321
 
 
 def unequal(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
     """In what two protocols, as plain values, differ so that their numbers must not be compared."""
-    keys = ("problem", "augment", "decode", "first", "normalise")
+    keys = ("problem", "augment", "decode", "normalise")
     found = [f"{key}: {a.get(key)} and {b.get(key)}" for key in keys if a.get(key) != b.get(key)]
     theirs = {entry["name"]: entry for entry in b["sets"]}
     common = [entry for entry in a["sets"] if entry["name"] in theirs]

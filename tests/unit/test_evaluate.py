@@ -18,7 +18,7 @@ from cnf_cli.formats.dataset import Block, Dataset
 from cnf_cli.problems.validate import check_tour
 from cnf_cli.recipe.build import build_section
 from cnf_cli.recipe.sections import RuntimeSection
-from cnf_cli.stages import evaluate, label
+from cnf_cli.stages import evaluate, first, label
 from cnf_cli.stages.job import Artifact
 from cnf_cli.stages.models import make_policy, make_problem, save_models
 from cnf_cli.stages.per_instance import first_of, judge
@@ -167,11 +167,12 @@ def test_an_infeasible_tour_stops_the_run() -> None:
 
 
 def test_first_takes_a_prefix_over_blocks(tmp_path: Path) -> None:
-    """--first counts instances over all blocks, in order."""
+    """The first stage counts instances over all blocks, in order, and never makes more of them."""
     assert [block.names for block in first_of(mixed(), 5).blocks] == [("a", "b", "c", "d"), ("e",)]
-    assert len(first_of(mixed(), 0)) == 8
-    _, manifest = run(tmp_path, mixed(), first=3, augment=1)
-    assert manifest.sections["protocol"]["first"] == 3
+    assert len(first_of(mixed(), 100)) == 8
+    store = Store(tmp_path / "store")
+    manifest = Runner(store).run(first.task(stored(store, mixed(), tmp_path), 3))
+    assert len(dataset.load(Artifact(store, manifest).path("data.h5"))) == 3
 
 
 def test_a_policy_of_another_problem_is_refused(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_sets_made_against_one_method_are_never_paired() -> None:
 
 def protocol(**more: Any) -> dict[str, Any]:
     entry = {"name": "s", "only": -1, "instances": "i" * 64, "reference": "r" * 64}
-    base = {"problem": "tsp", "augment": 8, "decode": "greedy", "first": 0, "normalise": "auto"}
+    base = {"problem": "tsp", "augment": 8, "decode": "greedy", "normalise": "auto"}
     return {**base, "sets": [{**entry, **more.pop("entry", {})}], **more}
 
 
@@ -99,7 +99,7 @@ def protocol(**more: Any) -> dict[str, Any]:
     [
         ({"augment": 1}, "augment: 8 and 1"),
         ({"decode": "sample"}, "decode"),
-        ({"first": 10}, "first"),
+        ({"normalise": "fit"}, "normalise"),
         ({"problem": "cvrp"}, "problem"),
         ({"entry": {"instances": "x" * 64}}, "other instances"),
         ({"entry": {"reference": "x" * 64}}, "other reference costs"),
