@@ -1,17 +1,22 @@
-"""A solver that misbehaves on two of its instances, told apart by their first coordinate's rank; for tests."""
+"""A solver that misbehaves in a different way on each instance of a known set; for tests."""
 
 from __future__ import annotations
+
+import os
+import signal
+import time
 
 import numpy as np
 
 from cnf_cli.recipe.sections import Section
 from cnf_cli.solvers.base import Found, Instance
 
-_FIRST = np.random.default_rng(1).random((6, 9, 2))[:, 0, 0]
+FIRST = np.random.default_rng(1).random((6, 9, 2))[:, 0, 0]
+"""The first coordinate of each instance tells which one it is."""
 
 
 class Params(Section):
-    pass
+    pause_seconds: float = 0.0
 
 
 class Solver:
@@ -25,9 +30,18 @@ class Solver:
         return "1"
 
     def solve(self, instance: Instance, params: Params) -> Found:
-        """Raises on the second instance, forgets a node on the third."""
+        """Right on the first instance; then raises, forgets a node, crashes, hangs, lies about its cost."""
         assert instance.xy is not None
-        which = int(np.abs(_FIRST - instance.xy[0, 0]).argmin())
+        time.sleep(params.pause_seconds)
+        tour = list(range(instance.nodes))
+        off = np.abs(FIRST - instance.xy[0, 0])
+        which = int(off.argmin()) if off.min() < 1e-9 else 0
         if which == 1:
             raise RuntimeError("boom")
-        return Found(list(range(instance.nodes - (which == 2))))
+        if which == 2:
+            return Found(tour[:-1])
+        if which == 3:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if which == 4:
+            time.sleep(3600)
+        return Found(tour, claimed=instance.cost(tour) * (0.5 if which == 5 else 1.0))

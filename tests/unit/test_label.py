@@ -133,18 +133,28 @@ def test_a_cut_off_or_false_line_is_not_believed(tmp_path: Path) -> None:
 
 
 def test_failures_and_fallbacks_are_named(tmp_path: Path) -> None:
-    """A solver that raises on one instance and answers wrongly on another: the run completes and names both."""
-    data = cities(names=("zero", "one", "two", "three", "four", "five"))
+    """A solver that raises, forgets a node, crashes, hangs and lies: the run completes and names each instance."""
+    data = cities(names=("good", "raises", "forgets", "crashes", "hangs", "lies"))
     store = Store(tmp_path / "s")
-    made = Runner(store).run(label.task(stored(store, data, tmp_path), "tests.unit.faulty_solver", local={"jobs": 1}))
-    assert set(made.checks["fallback"]) == {"one", "two"}
-    assert "raised" in made.checks["fallback"]["one"]
-    assert "infeasible" in made.checks["fallback"]["two"]
+    task = label.task(stored(store, data, tmp_path), "tests.unit.faulty_solver", timeout_seconds=2.0, local={"jobs": 2})
+    made = Runner(store).run(task)
+    told = made.checks["fallback"]
+    assert set(told) == {"raises", "forgets", "crashes", "hangs", "lies"}
+    for name, why in (
+        ("raises", "raised RuntimeError: boom"),
+        ("forgets", "infeasible"),
+        ("crashes", "crashed (SIGSEGV"),
+        ("hangs", "was stopped after 2 s"),
+        ("lies", "says its tour costs"),
+    ):
+        assert why in told[name], told[name]
     assert made.checks["failed"] == {}
-    assert any("fallback: one, two" in warning for warning in made.checks["warnings"])
-    cost = load(store, made).blocks[0].cost
-    assert cost is not None
-    assert np.isfinite(cost).all()
+    assert any("5 instances were solved by a fallback" in warning for warning in made.checks["warnings"])
+    block = load(store, made).blocks[0]
+    assert block.cost is not None
+    assert block.xy is not None
+    for i in range(6):
+        assert check_tour(block.tour_of(i), xy=block.xy[i]) == pytest.approx(block.cost[i])
 
 
 def test_wrong_or_missing_solvers_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
