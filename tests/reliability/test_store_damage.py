@@ -358,7 +358,7 @@ def test_a_foreign_private_store_gives_one_clear_error(place: Path) -> None:
 
     as_nobody(place, check)
     subprocess.run(["chmod", "-R", "a+X", str(place)], check=True)
-    subprocess.run(["find", str(place / "store"), "-type", "d", "-exec", "chmod", "a+rx", "{}", "+"], check=True)
+    subprocess.run(["find", str(place / "store"), "-type", "d", "-exec", "chmod", "a+rwx", "{}", "+"], check=True)
 
     def files_private() -> None:
         store = Store(place / "store")

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -301,6 +302,25 @@ def test_tags_move_and_go(store: Store) -> None:
         store.tag("half", two.key)
     with pytest.raises(RecipeError):
         store.tag("Bad", one.key)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda k: k, lambda k: k + "x", lambda k: k + "\n\n", lambda k: k.upper() + "\n", lambda k: ""]
+)
+def test_a_ref_is_one_key_and_a_line_end(store: Store, change: Callable[[str], str]) -> None:
+    """Anything else is damaged: verify says so, the alias does not resolve, tagging again repairs it."""
+    made = put(store, {"a": "x"})
+    store.tag("demo", made.key)
+    path = store.root / "refs" / "demo"
+    path.unlink()
+    path.write_text(change(made.key))
+    assert store.refs() == {}
+    assert [p.path for p in store.verify().problems] == [path]
+    with pytest.raises(ArtifactError, match="damaged") as caught:
+        store.resolve("demo")
+    assert "cnf tag demo" in str(caught.value.hint)
+    store.tag("demo", made.key)
+    assert store.resolve("demo") == made.key
 
 
 def test_manifests_come_newest_first(store: Store) -> None:
