@@ -58,7 +58,10 @@ class Params(AttackSection):
     episodes: int = Field(500, ge=1, le=10**6, description="ppo: episodes of T steps")
     fit_batch: int = Field(20, ge=1, le=10_000, description="ppo: episodes per update")
     update_epochs: int = Field(10, ge=1, le=1000, description="ppo: passes over the episodes of an update")
-    lr: float = Field(1e-3, gt=0, le=1, description="ppo: learning rate of Adam")
+    reward: Literal["upside", "rise"] = Field(
+        "upside", description="ppo: rises of the victim's cost only, or falls too (released)"
+    )
+    lr: float = Field(3e-3, gt=0, le=1, description="ppo: learning rate of Adam; released 1e-3")
     gamma: float = Field(0.95, ge=0, le=1, description="ppo: discount")
     clip: float = Field(0.1, gt=0, le=1, description="ppo: clip of the probability ratio")
     entropy: float = Field(0.01, ge=0, le=10, description="ppo: weight of the entropy bonus")

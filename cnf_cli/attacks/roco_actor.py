@@ -14,6 +14,8 @@ from cnf_cli.attacks.roco_victims import Victim
 from cnf_cli.problems.instances import Instances
 
 NODE, EDGE = 6, 7
+GROUP = 4
+"""Episodes that begin with the same instance and are compared with each other: some instances are easily hurt."""
 
 
 @dataclass(frozen=True)
@@ -142,14 +144,16 @@ class Step:
 def fit_ppo(actor: Actor, victim: Victim, clean: Instances, params: Any, rng: torch.Generator) -> dict[str, float]:
     """The actor has been trained on `clean` against the victim; what it earned in the first and the last updates.
 
-    Reward: how much the victim's cost rose by one edge, as a share of its cost on the clean instance.
+    Reward: how much the victim's cost rose by one edge, as a share of its cost on the clean instance. `upside` counts
+    falls as nothing: the search keeps the best of many tries, so an edge that may hurt is worth more than a safe one.
     """
     optimizer = torch.optim.Adam(actor.parameters(), lr=params.lr)
     batch = min(params.fit_batch, max(1, params.episodes))
     earned = []
+    groups = -(-batch // GROUP)
     for _ in range(max(1, params.episodes // batch)):
-        rows = torch.randint(len(clean), (batch,), generator=rng, device=rng.device)
-        steps = play(actor, victim, clean[rows.to(clean.device)], params.steps, params.candidates, rng)
+        rows = torch.randint(len(clean), (groups,), generator=rng, device=rng.device).repeat_interleave(GROUP)[:batch]
+        steps = play(actor, victim, clean[rows.to(clean.device)], params, rng)
         earned.append(float(torch.stack([s.reward for s in steps]).sum(0).mean()))
         learn(actor, optimizer, steps, params)
     few = max(1, len(earned) // 5)
@@ -157,12 +161,12 @@ def fit_ppo(actor: Actor, victim: Victim, clean: Instances, params: Any, rng: to
 
 
 @torch.no_grad()
-def play(actor: Actor, victim: Victim, inst: Instances, count: int, rule: str, rng: torch.Generator) -> list[Step]:
-    """`count` edges drawn from the actor, one after another, with what each earned."""
-    rule = "off_tour" if rule == "released" else rule
+def play(actor: Actor, victim: Victim, inst: Instances, params: Any, rng: torch.Generator) -> list[Step]:
+    """T edges drawn from the actor, one after another, with what each earned."""
+    rule = "off_tour" if params.candidates == "released" else params.candidates
     scene, cost = look(victim, inst, rule)
     start, steps = cost.clamp_min(1e-9), []
-    for _ in range(count):
+    for _ in range(params.steps):
         log_p, value = actor(scene)
         live = scene.may.flatten(1).any(1)
         safe = torch.where(live[:, None], log_p.exp(), torch.ones_like(log_p)).to(rng.device)
@@ -170,7 +174,8 @@ def play(actor: Actor, victim: Victim, inst: Instances, count: int, rule: str, r
         now = halve(scene.matrix, torch.where(live, edge, -1))
         following, new = look(victim, inst.with_(matrix=now), rule)
         chosen = log_p.gather(1, edge[:, None])[:, 0]
-        steps.append(Step(scene, edge, chosen, value, (new - cost) / start, live))
+        rise = (new - cost) / start
+        steps.append(Step(scene, edge, chosen, value, rise.clamp_min(0) if params.reward == "upside" else rise, live))
         scene, cost = following, new
     return steps
 
@@ -180,7 +185,7 @@ def learn(actor: Actor, optimizer: torch.optim.Optimizer, steps: list[Step], par
     returns, future = [], torch.zeros_like(steps[0].reward)
     for step in reversed(steps):
         future = step.reward + params.gamma * future
-        returns.append(future)
+        returns.append(future - _group_mean(future))
     live = torch.cat([s.live for s in steps])
     if not bool(live.any()):
         return
@@ -200,3 +205,9 @@ def learn(actor: Actor, optimizer: torch.optim.Optimizer, steps: list[Step], par
         torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(actor.parameters(), 1.0)
         optimizer.step()
+
+
+def _group_mean(values: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
+    group = torch.arange(len(values), device=values.device) // GROUP
+    total = torch.zeros_like(values).index_add(0, group, values)
+    return (total / group.bincount(minlength=len(values)).clamp_min(1))[group]
