@@ -61,9 +61,11 @@ def _watched(ctx: Context, launch: Launch, task: Task) -> Iterator[Runner]:
         runner.on_step = lambda step: launch._note(step, [])
         yield runner
         return
+    from cnf_cli import plots
     from cnf_cli.cli.overview import Line, Overview, lines_of
 
-    lines = [*lines_of(task), Line("visualize", "draw the figures"), Line("report", "write the report")]
+    figures = Line("visualize", "draw the figures", parts=len(plots.kinds()) + 1)
+    lines = [*lines_of(task), figures, Line("report", "write the report")]
     with Overview(ctx.console, lines) as overview:
         runner.bars, runner.on_step = overview, overview.step
         yield runner

@@ -24,6 +24,8 @@ class Line:
 
     stage: str
     title: str
+    parts: int = 0
+    """How many steps of the runner this line stands for; 0 = one."""
 
 
 def lines_of(task: Task) -> list[Line]:
@@ -46,16 +48,20 @@ def title(task: Task) -> str:
     if task.stage == "data":
         return f"draw {about['data']['count']} clean {_size(about)} instances"
     if task.stage == "pretrain":
-        return f"pretrain a policy on {about['pretrain']['instances']:,} of them"
+        return f"pretrain a policy on {about['pretrain']['instances']:,} others"
     if task.stage == "attack":
         return "attack every hardened model" if about["set"]["white_box"] else "attack the pretrained policy"
     if task.stage == "train_cnf":
         return f"harden it: {about['train']['defence']}, {about['train']['models']} models"
     if task.stage == "label":
-        source = task.inputs.get("data")
-        hard = isinstance(source, Task) and source.stage == "attack"
-        return f"solve the {'attacked' if hard else 'clean'} instances with {about['label']['solver']}"
+        return f"solve {_which(task.inputs.get('data'))} with {about['label']['solver']}"
     return {"evaluate": "measure before and after", "report": "write the report"}.get(task.stage, task.stage)
+
+
+def _which(source: object) -> str:
+    if not isinstance(source, Task) or source.stage != "attack":
+        return "the clean instances"
+    return "the newly attacked ones" if source.dumped()["set"]["white_box"] else "the attacked instances"
 
 
 def _size(about: dict[str, Any]) -> str:
@@ -94,6 +100,8 @@ class Overview:
         self.started = time.monotonic()
         row = self.rows[self.at]
         self.progress.start_task(row)
+        if self.lines[self.at].parts:
+            self.progress.update(row, total=self.lines[self.at].parts)
         if step.state == "hit":
             self.progress.update(row, told="found in the store")
 
@@ -106,10 +114,6 @@ class Overview:
         told = "found in the store" if found else f"done in {duration(time.monotonic() - self.started)}"
         self.progress.update(row, total=1, completed=1, told=told, rate="")
         self.progress.stop_task(row)
-
-    def expect(self, total: int) -> None:
-        """The current line has so many parts, which arrive as steps."""
-        self.progress.update(self.rows[self.at], total=total)
 
     def say(self, text: str) -> None:
         self.progress.console.print(text, markup=False)
@@ -139,13 +143,25 @@ class _Part:
 def _columns(console: Console) -> Progress:
     from rich import progress as p
 
+    class Eta(p.ProgressColumn):
+        """Time left, only while there is some."""
+
+        def render(self, task: p.Task) -> str:
+            left = task.time_remaining
+            return "" if left is None or task.finished else f"eta {duration(left)}"
+
+    class State(p.SpinnerColumn):
+        """Nothing for what waits, a spinner for what runs, a tick for what is done."""
+
+        def render(self, task: p.Task) -> Any:
+            return super().render(task) if task.started else " "
+
     return p.Progress(
-        p.SpinnerColumn(finished_text="✓" if console.encoding.startswith("utf") else "+"),
+        State(finished_text="✓" if console.encoding.startswith("utf") else "+"),
         p.TextColumn("{task.description}", markup=False),
         p.BarColumn(bar_width=24),
         p.TaskProgressColumn(),
-        p.TextColumn("eta"),
-        p.TimeRemainingColumn(compact=True),
+        Eta(),
         p.TextColumn("{task.fields[rate]}", style="cyan"),
         p.TextColumn("{task.fields[told]}", style="dim", markup=False),
         console=console,

@@ -111,6 +111,12 @@ def sources(stored: Sequence[Stored]) -> Sources:
     return Sources(found, {one.key: one for one in found})
 
 
+def percent(value: float) -> str:
+    """A gap as people read it: three digits that matter, and no minus before a zero."""
+    digits = 0 if abs(value) >= 99.95 else 1 if abs(value) >= 9.95 else 2
+    return f"{round(value, digits) + 0.0:.{digits}f}%"
+
+
 # ---- evaluations
 
 

@@ -97,13 +97,6 @@ def dots(ax: Axes, xy: Any, **style: Any) -> None:
     ax.scatter(xy[:, 0], xy[:, 1], **style)
 
 
-def percent(value: float) -> str:
-    """A gap as people read it: three digits that matter."""
-    if abs(value) >= 99.95:
-        return f"{value:.0f}%"
-    return f"{value:.1f}%" if abs(value) >= 9.95 else f"{value:.2f}%"
-
-
 def encode(figure: Figure, kind: str) -> bytes:
     """The figure as a PNG or SVG file; equal figures give equal bytes."""
     if figure.get_layout_engine() is not None:

@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from cnf_cli.plots._gaps import Method, methods_of, sets_of
-from cnf_cli.plots._source import Ask, Sources
-from cnf_cli.plots._style import INK, colour, grid, percent
+from cnf_cli.plots._source import Ask, Sources, percent
+from cnf_cli.plots._style import INK, colour, grid
 
 READS = ("evaluate",)
 FACTS: tuple[str, ...] = ()

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.figure import Figure
 
-from cnf_cli.plots._source import Array, Ask, Measured, NothingToDraw, Source, Sources, measured, short_set
-from cnf_cli.plots._style import colour, grid, marker, percent
+from cnf_cli.plots._source import Array, Ask, Measured, NothingToDraw, Source, Sources, measured, percent, short_set
+from cnf_cli.plots._style import colour, grid, marker
 from cnf_cli.stats import bootstrap
 
 READS = ("evaluate", "label", "attack")

@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cnf_cli.plots._source import Array, Ask, Sources, run_name, runs
-from cnf_cli.plots._style import GREY, INK, colour, grid, marker, percent
+from cnf_cli.plots._source import Array, Ask, Sources, percent, run_name, runs
+from cnf_cli.plots._style import GREY, INK, colour, grid, marker
 
 READS = ("pretrain", "train_cnf")
 FACTS = ("curve",)

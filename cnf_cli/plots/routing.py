@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cnf_cli.plots._source import Array, Ask, NothingToDraw, Sources, run_name
-from cnf_cli.plots._style import INK, colour, grid, marker, percent
+from cnf_cli.plots._source import Array, Ask, NothingToDraw, Sources, percent, run_name
+from cnf_cli.plots._style import INK, colour, grid, marker
 
 READS = ("train_cnf",)
 FACTS = ("curve",)

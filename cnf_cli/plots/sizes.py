@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cnf_cli.plots._source import Array, Ask, NothingToDraw, Sources, measured, short_set
-from cnf_cli.plots._style import colour, grid, marker, percent
+from cnf_cli.plots._source import Array, Ask, NothingToDraw, Sources, measured, percent, short_set
+from cnf_cli.plots._style import colour, grid, marker
 
 READS = ("evaluate",)
 FACTS: tuple[str, ...] = ()

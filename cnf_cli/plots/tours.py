@@ -21,10 +21,11 @@ from cnf_cli.plots._source import (
     instance_name,
     is_adversarial,
     measured,
+    percent,
     short_set,
     tour_of,
 )
-from cnf_cli.plots._style import COLOURS, GREY, INK, SEQUENTIAL, colour, dash, dots, grid, on_map, percent
+from cnf_cli.plots._style import COLOURS, GREY, INK, SEQUENTIAL, colour, dash, dots, grid, on_map
 
 READS = ("evaluate", "label")
 FACTS: tuple[str, ...] = ()

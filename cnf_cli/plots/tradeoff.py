@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cnf_cli.plots._gaps import Method, methods_of, sets_of
-from cnf_cli.plots._source import Ask, NothingToDraw, Sources
-from cnf_cli.plots._style import colour, grid, marker, percent
+from cnf_cli.plots._source import Ask, NothingToDraw, Sources, percent
+from cnf_cli.plots._style import colour, grid, marker
 
 READS = ("evaluate",)
 FACTS: tuple[str, ...] = ()

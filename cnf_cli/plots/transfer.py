@@ -7,7 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.figure import Figure
 
-from cnf_cli.plots._source import Array, Ask, Measured, NothingToDraw, Source, Sources, is_adversarial, measured
+from cnf_cli.plots._source import (
+    Array,
+    Ask,
+    Measured,
+    NothingToDraw,
+    Source,
+    Sources,
+    is_adversarial,
+    measured,
+)
 from cnf_cli.plots._style import INK, PALE, SEQUENTIAL, grid
 
 READS = ("evaluate", "label", "attack")

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cnf_cli.plots._source import short_set
+from cnf_cli.plots._source import percent, short_set
 from cnf_cli.report.html import Cell, Code, details, document, esc, figure, section, table
-from cnf_cli.report.story import Story, Tile, percent
+from cnf_cli.report.story import Story, Tile
 
 ORDER = (
     "tours", "attack", "tradeoff", "ablation", "budget", "transfer", "routing", "curves", "sizes", "distributions",
@@ -151,7 +151,7 @@ def _line(row: Mapping[str, Any]) -> tuple[object, ...]:
 
 def number(value: float | None, style: str = ".3f") -> Cell:
     """A number, or a dash."""
-    return Cell("-") if value is None else Cell(f"{value:{style}}".replace("-0.000", "0.000"), value)
+    return Cell("-") if value is None else Cell(f"{value:z{style}}", value)
 
 
 def _worst(part: Part) -> str:

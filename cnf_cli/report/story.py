@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cnf_cli.plots._source import percent
+
 Row = Mapping[str, Any]
 PROBLEMS = {
     "tsp": "travelling salesman problem",
@@ -99,7 +101,7 @@ def _headline(cast: Cast) -> str:
         return f"{cast.before}: no reference is known, so no gap can be told"
     if hard is None or clean is None:
         known = clean if clean is not None else hard
-        return f"{cast.before} is {percent(known)} above the reference"
+        return f"{cast.before} is {told(known)} above the reference"
     text = f"Attacked, {cast.before} goes from {percent(clean)} to {percent(hard)} above the reference"
     if hard <= clean:
         text = f"The attack did not hurt {cast.before}: {percent(clean)} clean, {percent(hard)} attacked"
@@ -225,13 +227,9 @@ def _sure(facts: Facts, cast: Cast) -> tuple[str, str]:
     return "Is the difference real?", text
 
 
-def percent(value: float | None) -> str:
-    """A gap as people read it."""
-    if value is None:
-        return "unknown"
-    if abs(value) >= 99.95:
-        return f"{value:.0f}%"
-    return f"{value:.1f}%" if abs(value) >= 9.95 else f"{value:.2f}%"
+def told(value: float | None) -> str:
+    """A gap, if it is known."""
+    return "unknown" if value is None else percent(value)
 
 
 def chance(p: float) -> str:

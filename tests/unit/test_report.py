@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from cnf_cli.plots._source import percent
 from cnf_cli.report.page import render
-from cnf_cli.report.story import Facts, Story, cast_of, percent, tell
+from cnf_cli.report.story import Facts, Story, cast_of, tell
 from cnf_cli.stages.assemble import FIXED
 from tests.unit import report_kit
 from tests.unit.report_kit import UNIFORM, facts, row, rows
@@ -96,7 +97,9 @@ def test_parts_are_cast_by_what_they_are() -> None:
     assert (cast.before, cast.after, cast.clean, cast.fixed, cast.white) == ("cnf(3)", None, "tsplib", None, None)
 
 
-@pytest.mark.parametrize(("value", "text"), [(0.4392, "0.44%"), (12.34, "12.3%"), (99.96, "100%"), (-0.5, "-0.50%")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.4392, "0.44%"), (12.34, "12.3%"), (99.96, "100%"), (-0.5, "-0.50%"), (-1e-9, "0.00%")]
+)
 def test_percent(value: float, text: str) -> None:
     """Gaps keep three digits that matter."""
     assert percent(value) == text
