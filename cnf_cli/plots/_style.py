@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -92,6 +92,19 @@ def on_map(ax: Axes, xy_unit: str, *, left: bool, bottom: bool) -> None:
         ax.set_xlabel(f"x ({xy_unit})")
 
 
+def on_matrix(ax: Axes, values: Any, high: float, marked: Iterable[tuple[int, int]], *, left: bool = True) -> None:
+    """A cost matrix in light greys, darker = dearer, with some (from, to) cells marked."""
+    ax.imshow(values, cmap="Greys", vmin=0.0, vmax=1.8 * max(high, 1e-12), interpolation="nearest")
+    size = max(2.0, 90.0 / len(values))
+    for i, j in marked:
+        ax.plot(j, i, marker="s", markersize=size, color="none", markeredgecolor=COLOURS[1], markeredgewidth=1.8)
+    ax.grid(False)
+    ax.locator_params(integer=True, nbins=5)
+    ax.set_xlabel("to node")
+    if left:
+        ax.set_ylabel("from node")
+
+
 def dots(ax: Axes, xy: Any, **style: Any) -> None:
     """Nodes (n, 2) as points."""
     ax.scatter(xy[:, 0], xy[:, 1], **style)
@@ -100,7 +113,9 @@ def dots(ax: Axes, xy: Any, **style: Any) -> None:
 def encode(figure: Figure, kind: str) -> bytes:
     """The figure as a PNG or SVG file; equal figures give equal bytes."""
     if figure.get_layout_engine() is not None:
-        # Laid out once and then fixed: every further pass would move things by a hair.
+        # Laid out and then fixed: every further pass would move things by a hair. The first pass does not know yet how
+        # high axes of equal aspect become.
+        figure.draw_without_rendering()
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
     out = io.BytesIO()

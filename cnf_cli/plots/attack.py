@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from cnf_cli.formats.dataset import Block
 from cnf_cli.plots._source import Array, Ask, NothingToDraw, Source, Sources
-from cnf_cli.plots._style import COLOURS, GREY, INK, SEQUENTIAL, dots, grid, on_map
+from cnf_cli.plots._style import COLOURS, GREY, INK, dots, grid, on_map, on_matrix
 
 READS = ("attack",)
 FACTS: tuple[str, ...] = ()
@@ -86,15 +86,16 @@ def _demands(block: Block, at: int, near: Array) -> tuple[tuple[Array, Array] | 
 
 def words(pairs: Sequence[Pair]) -> tuple[str, str]:
     """A title and what is to be seen."""
-    text = f"{len(pairs)} instances before and after the attack; a node of the first moved {_far(pairs[0])}"
-    text += f" on average, one of the last {_far(pairs[-1])}." if len(pairs) > 1 else " on average."
+    what = "a node of the first moved" if pairs[0].is_map else "the first's costs changed by"
+    text = f"{len(pairs)} instances before and after the attack; {what} {_far(pairs[0])} on average"
+    text += f", the last's {_far(pairs[-1])}." if len(pairs) > 1 else "."
     if any(pair.demands for pair in pairs):
         text += " On the right the demands of all instances attacked about as strongly, before and after."
     return "What the attack does", text
 
 
 def _far(pair: Pair) -> str:
-    return f"{pair.moved:.3f} map widths" if pair.is_map else f"{pair.moved:.3g} per matrix entry"
+    return f"{pair.moved:.3f} map widths" if pair.is_map else f"{pair.moved:.3g} per entry"
 
 
 def draw(pairs: Sequence[Pair]) -> Figure:
@@ -111,7 +112,7 @@ def draw(pairs: Sequence[Pair]) -> Figure:
         else:
             _matrices(axes[row], pair)
         axes[row][0].set_title(f"{pair.name}\nclean")
-        axes[row][1].set_title(f"adversarial\nmean move {_far(pair)}")
+        axes[row][1].set_title(f"adversarial\nmean {'move' if pair.is_map else 'change'} {_far(pair)}")
         if columns == 3:
             _histogram(axes[row][2], pair, last)
     return figure
@@ -136,11 +137,9 @@ def _map(ax: Axes, pair: Pair, which: int) -> None:
 
 def _matrices(axes: Sequence[Axes], pair: Pair) -> None:
     high = float(max(pair.clean.max(), pair.adversarial.max()))
-    for ax, values in zip(axes, (pair.clean, pair.adversarial), strict=False):
-        ax.imshow(values, cmap=SEQUENTIAL, vmin=0, vmax=high, interpolation="nearest")
-        ax.grid(False)
-        ax.set_xlabel("to node")
-        ax.set_ylabel("from node")
+    changed = [(int(i), int(j)) for i, j in np.argwhere(~np.isclose(pair.clean, pair.adversarial))]
+    on_matrix(axes[0], pair.clean, high, ())
+    on_matrix(axes[1], pair.adversarial, high, changed, left=False)
 
 
 def _histogram(ax: Axes, pair: Pair, last: bool) -> None:

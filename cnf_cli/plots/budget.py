@@ -60,7 +60,7 @@ def _moved(found: Sources, source: Source, one: Measured) -> Array | None:
     if data is None or "moved_mean" not in data.data.blocks[0].extra:
         return None
     moved: Array = np.concatenate([block.extra["moved_mean"] for block in data.data.blocks])
-    return moved[: len(one.reference)]
+    return moved[: len(one.reference)] if moved.any() else None  # a matrix has no nodes to move
 
 
 def _line(name: str, method: str, moved: Array, gap: Array) -> Line:

@@ -25,7 +25,7 @@ from cnf_cli.plots._source import (
     short_set,
     tour_of,
 )
-from cnf_cli.plots._style import COLOURS, GREY, INK, SEQUENTIAL, colour, dash, dots, grid, on_map
+from cnf_cli.plots._style import COLOURS, GREY, INK, colour, dash, dots, grid, on_map, on_matrix
 
 READS = ("evaluate", "label")
 FACTS: tuple[str, ...] = ()
@@ -136,7 +136,8 @@ def draw(scenes: Sequence[Scene]) -> Figure:
                 _draw_map(ax, scene, panel)
                 on_map(ax, scene.unit, left=column == 0, bottom=row == len(scenes) - 1)
             else:
-                _draw_matrix(ax, scene, panel, left=column == 0)
+                assert scene.matrix is not None
+                on_matrix(ax, scene.matrix, float(scene.matrix.max()), _legs(panel.tour), left=column == 0)
             ax.set_title(f"{scene.name}\n{panel.title}" if column == 0 else f"\n{panel.title}")
     return figure
 
@@ -162,18 +163,6 @@ def _draw_map(ax: Axes, scene: Scene, panel: Panel) -> None:
         dots(ax, xy[:1], s=90, marker="s", color=INK, zorder=4, edgecolors="white")
     ax.margins(0.06)
     ax.autoscale_view()
-
-
-def _draw_matrix(ax: Axes, scene: Scene, panel: Panel, *, left: bool) -> None:
-    assert scene.matrix is not None
-    ax.imshow(scene.matrix, cmap=SEQUENTIAL, interpolation="nearest")
-    for i, j in _legs(panel.tour):
-        ax.plot(j, i, marker="s", markersize=5, markerfacecolor="none", markeredgecolor=DIFFERENT, markeredgewidth=1.6)
-    ax.grid(False)
-    ax.locator_params(integer=True, nbins=5)
-    ax.set_xlabel("to node")
-    if left:
-        ax.set_ylabel("from node")
 
 
 def _legs(tour: Sequence[int]) -> list[tuple[int, int]]:

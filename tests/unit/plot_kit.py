@@ -52,6 +52,14 @@ def pairs() -> list[attack.Pair]:
     ]
 
 
+def matrix_pair() -> attack.Pair:
+    """An attack that changed two entries of a matrix."""
+    before = np.random.default_rng(0).random((6, 6))
+    after = before.copy()
+    after[1, 2], after[4, 0] = 0.0, 2.0
+    return attack.Pair("roco attack, instance 0", 0.05, before, after, is_map=False)
+
+
 def training_lines() -> list[dict[str, Any]]:
     """What a hardening run of two models writes down."""
     lines = []

@@ -70,11 +70,18 @@ def test_same_data_same_bytes(kind: str) -> None:
     assert b"matplotlib.org" not in svg.split(b"<defs>")[-1]
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+OTHERS = {
+    "tours of vehicles": [plot_kit.route_scene()],
+    "tours of matrices": [plot_kit.matrix_scene(), plot_kit.matrix_scene()],
+    "attack on a matrix": [plot_kit.matrix_pair()],
+}
+
+
+@pytest.mark.parametrize("kind", [*sorted(KINDS), *OTHERS])
 def test_nothing_is_clipped(kind: str) -> None:
     """Everything drawn, words above all, lies inside the picture."""
     with styled():
-        figure = drawn(kind)
+        figure = drawn(kind.split()[0], OTHERS.get(kind))
         encode(figure, "png")
         figure.draw_without_rendering()
         box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
@@ -163,6 +170,13 @@ def test_attack_links_each_node_to_where_it_was() -> None:
     for patch in bars:
         assert np.isclose(_area(patch.get_xy()), 100.0)  # type: ignore[attr-defined]
     assert attack.words([weak, strong])[1].count("map widths") == 2
+
+
+def test_attack_marks_changed_entries() -> None:
+    """On a matrix exactly the entries that the attack changed are marked, at (to, from)."""
+    clean, changed = drawn("attack", [plot_kit.matrix_pair()]).axes
+    assert not clean.lines
+    assert {tuple(int(v) for v in line.get_xydata()[0]) for line in changed.lines} == {(2, 1), (0, 4)}
 
 
 def _area(outline: Any) -> float:
