@@ -12,7 +12,7 @@ from cnf_cli.engine.base import Tables
 from cnf_cli.engine.random import fold, mix
 from cnf_cli.errors import DataError, RecipeError
 from cnf_cli.policies.mixing import mixed
-from cnf_cli.policies.pomo import Decoder, Norm, _fill, _linear
+from cnf_cli.policies.pomo import EPSILON, Decoder, _fill, _linear
 from cnf_cli.problems.atsp import with_seed
 from cnf_cli.problems.base import BaseProblem
 from cnf_cli.problems.instances import Instances
@@ -142,9 +142,9 @@ class Block(nn.Module):
         self.mix1_weight, self.mix1_bias = nn.Parameter(torch.empty(h, 2, MIX)), nn.Parameter(torch.empty(h, MIX))
         self.mix2_weight, self.mix2_bias = nn.Parameter(torch.empty(h, MIX)), nn.Parameter(torch.empty(h))
         self.combine = _linear(d, d)
-        self.norm1 = Norm("instance", d)
+        self.norm1 = Norm(d)
         self.ff1, self.ff2 = _linear(d, params.feed_forward), _linear(params.feed_forward, d)
-        self.norm2 = Norm("instance", d)
+        self.norm2 = Norm(d)
 
     def init(self, rng: torch.Generator) -> None:
         """Fresh mixing weights."""
@@ -170,3 +170,21 @@ class Block(nn.Module):
         seen = (weight @ v).transpose(1, 2).reshape(b, n, d)
         h = self.norm1(own + self.combine(seen))
         return self.norm2(h + self.ff2(F.relu(self.ff1(h))))  # type: ignore[no-any-return]
+
+
+class Norm(nn.Module):
+    """Normalises over the nodes of each instance, channel by channel; training and evaluation are the same."""
+
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(d)), nn.Parameter(torch.zeros(d))
+
+    def reset(self) -> None:
+        """Scale 1, shift 0."""
+        nn.init.ones_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, h: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        """Zero mean, unit variance, then the learned scale and shift; can be differentiated twice."""
+        centred = h - h.mean(1, keepdim=True)
+        return centred * ((centred.square().mean(1, keepdim=True) + EPSILON).rsqrt() * self.weight) + self.bias
