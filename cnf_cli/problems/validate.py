@@ -9,7 +9,7 @@ import numpy as np
 from cnf_cli.problems.distance import Array, legs
 
 
-class InvalidTour(ValueError):  # noqa: N818
+class InvalidTour(ValueError):
     """The tour does not solve the instance; the message says why."""
 
 

@@ -51,7 +51,10 @@ def task(
         heads=heads,
     )
     return Task(
-        "imported", {"import": section}, local={"paths": list(paths), "solutions": solutions, "skipped": skipped}, command="cnf import"
+        "imported",
+        {"import": section},
+        local={"paths": list(paths), "solutions": solutions, "skipped": skipped},
+        command="cnf import",
     )
 
 

@@ -227,4 +227,3 @@ class Loop:
             self._last_save = time.monotonic()
         if stop:
             self.job.pause_point()
-

@@ -57,10 +57,14 @@ def test_killed_runs_leave_a_sound_store_200(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupts_are_polite(tmp_path: Path, signum: int, code: int) -> None:
     """A signal at random times: exit code 128+n within two seconds, state saved, rerun continues where it stopped."""
-    rng = random.Random(signum)
+    rng, begun = random.Random(signum), set[Path]()
     for i in range(10):
         process = start(tmp_path, 100_000 + i, 0.002)
-        time.sleep(0.3 + rng.random() * 0.7)
+        # Half of the signals come while the program is starting, half while the stage is at work.
+        while i % 2 and len(list(tmp_path.glob("work/*"))) <= len(begun):
+            time.sleep(0.01)
+        begun = set(tmp_path.glob("work/*"))
+        time.sleep(rng.random() * 0.7)
         process.send_signal(signum)
         sent = time.monotonic()
         _, talk = process.communicate(timeout=10)
