@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -120,7 +121,8 @@ def evaluation(launch: Launch, recipe: Recipe) -> Manifest | None:
     if launch.plan:
         launch.run(task)
         return None
-    return _run(launch, task)
+    # --force draws again; it does not measure again.
+    return _run(replace(launch, force=False), task)
 
 
 def evaluation_task(recipe: Recipe) -> Task:

@@ -60,10 +60,12 @@ class Code(str):
 def figure(words: Mapping[str, Any], svg: bytes) -> str:
     """A picture inside the page, with its caption and its description for those who do not see it."""
     data = base64.b64encode(svg).decode()
+    title = str(words["title"])
+    title += "" if title.endswith(("?", "!", ".")) else "."
     return (
         f'<figure id="figure-{esc(words["kind"])}">'
-        f'<img alt="{esc(words["alt"])}" src="data:image/svg+xml;base64,{data}">'
-        f"<figcaption><b>{esc(words['title'])}.</b> {esc(words['caption'])}</figcaption></figure>"
+        f'<div class="picture"><img alt="{esc(words["alt"])}" src="data:image/svg+xml;base64,{data}"></div>'
+        f"<figcaption><b>{esc(title)}</b> {esc(words['caption'])}</figcaption></figure>"
     )
 
 

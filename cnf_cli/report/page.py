@@ -123,7 +123,9 @@ def _results(part: Part, several: bool) -> str:
     out += '<p class="note">Click a column to sort by it. Gaps are in percent of the reference; "not worse" is the'
     out += " share of instances on which the reference is reached or beaten.</p>"
     by_set = dict.fromkeys((short_set(row["set"]), row["reference"]) for row in part.rows)
-    out += "<p>" + "; ".join(f"Reference of {esc(name)}: {esc(who)}" for name, who in by_set) + ".</p>"
+    who = dict.fromkeys(reference for _, reference in by_set)
+    told = "; ".join(f"{name}: {reference}" for name, reference in by_set) if len(who) > 1 else ", ".join(who)
+    out += f"<p>Reference: {esc(told)}.</p>"
     if part.comparisons:
         out += "<h3>Tests</h3><ul>" + "".join(f"<li>{esc(c['verdict'])}</li>" for c in part.comparisons) + "</ul>"
     if single:
