@@ -9,7 +9,7 @@ SOURCES := pyproject.toml constraints.txt $(wildcard cnf_cli/engine/cpp/*)
 .PHONY: demo test test-slow lint bench clean
 
 demo: $(STAMP)
-	$(BIN)/cnf selftest
+	$(BIN)/cnf demo
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile

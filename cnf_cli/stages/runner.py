@@ -105,7 +105,7 @@ class Runner:
         key = task.key(inputs)
         found = None if force else self.store.find(key)
         if found is None:
-            self.on_step(Step(task.stage, "miss", key, self._why(task, inputs)))
+            self.on_step(Step(task.stage, "miss", key, "forced" if force else self._why(task, inputs)))
             found = self._make(task, key, inputs, fresh=force)
         else:
             self.on_step(Step(task.stage, "hit", key, ""))
