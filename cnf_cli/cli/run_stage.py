@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from cnf_cli.store import Manifest
 
 RUN = "Running"
-Target = Annotated[str, typer.Argument(help="A recipe file, or a problem: tsp, cvrp, atsp.", autocompletion=complete.targets)]
+Target = Annotated[
+    str, typer.Argument(help="A recipe file, or a problem: tsp, cvrp, atsp.", autocompletion=complete.targets)
+]
 Nodes = Annotated[int | None, typer.Option("--n", help="Nodes to visit (customers, with a depot).", min=2)]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. train.models=5.")

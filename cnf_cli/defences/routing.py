@@ -134,6 +134,7 @@ def statistics(chosen: Selection, kind: Int[Tensor, " N"]) -> dict[str, float]:
     out["covered"] = len(covered) / max(1, len(kind))
     if chosen.log_prob is not None:
         out["router_entropy"] = entropy(chosen)
+        out |= preference(chosen, kind)
     return out
 
 
@@ -150,6 +151,17 @@ def entropy(chosen: Selection) -> float:
     log_p = chosen.log_prob.detach()
     most = math.log(max(2, log_p.shape[chosen.axis]))
     return float(-(log_p.exp() * log_p).sum(chosen.axis).mean() / most)
+
+
+def preference(chosen: Selection, kind: Int[Tensor, " N"]) -> dict[str, float]:
+    """How likely the router gives model j a row of each kind, in multiples of an even hand (1 = no preference)."""
+    assert chosen.log_prob is not None
+    times = chosen.log_prob.detach().exp() * chosen.log_prob.shape[chosen.axis]
+    out = {}
+    for name, code in (("clean", CLEAN), ("local", LOCAL), ("global", GLOBAL)):
+        rows = times[kind == code]
+        out |= {f"router_{name}_{j}": float(rows[:, j].mean()) for j in range(times.shape[1]) if len(rows)}
+    return out
 
 
 def distinct(rows: Int[Tensor, " k"]) -> Int[Tensor, " u"]:

@@ -30,6 +30,8 @@ class Data:
     """(e, m, 3), share of each model's training rows that are clean, local and global adversarial."""
     load: Array
     """(e, m), rows per update."""
+    preference: Array | None = None
+    """(e, m, 3), how likely the router gives a model a row of each kind, in multiples of an even hand."""
     gaps: dict[str, tuple[Array, Array]] = field(default_factory=dict)
     """Set -> last gaps of the models (m,), and of the ensemble over training (e,), percent."""
 
@@ -60,7 +62,10 @@ def _data(name: str, lines: Sequence[dict[str, Any]]) -> Data:
             whole = np.array([line.get(key, np.nan) for line in lines], float)
             gaps[prefix] = (np.array(lines[-1][f"{key}_per_model"], float), whole)
     load = np.array([[line[f"load_{j}"] for j in range(models)] for line in lines], float)
-    return Data(name, np.array([line["instances"] for line in lines], float), np.array(shares), load, gaps)
+    seen = np.array([line["instances"] for line in lines], float)
+    likes = [[[line.get(f"router_{k}_{j}", np.nan) for k in KINDS] for j in range(models)] for line in lines]
+    asked = "router_clean_0" in lines[-1]
+    return Data(name, seen, np.array(shares), load, np.array(likes, float) if asked else None, gaps)
 
 
 def words(data: Data) -> tuple[str, str]:
@@ -75,9 +80,9 @@ def words(data: Data) -> tuple[str, str]:
 
 
 def draw(data: Data) -> Figure:
-    """Top: the mix of each model's training rows over time. Below: loads, and models against the ensemble."""
+    """Top: the mix of each model's training rows over time. Below: loads, models against the ensemble, the router."""
     columns = max(data.models, 2)
-    figure, axes = grid(2, columns, 3.3, 2.9)
+    figure, axes = grid(2 if data.preference is None else 3, columns, 3.3, 2.9)
     for j in range(columns):
         if j < data.models:
             _mix(axes[0][j], data, j)
@@ -89,6 +94,8 @@ def draw(data: Data) -> Figure:
     _gaps(axes[1][1], data)
     for ax in axes[1][2:]:
         ax.set_axis_off()
+    if data.preference is not None:
+        _preferences(figure, axes[2], data, data.preference)
     place = axes[1][2] if columns > 2 else figure
     where = {"loc": "center"} if columns > 2 else {"loc": "outside lower center", "ncols": 3}
     place.legend(handles, labels, title="kinds of instances", **where)
@@ -109,6 +116,24 @@ def _mix(ax: Axes, data: Data, j: int) -> None:
     ax.set_title(f"model {j}")
     ax.set_xlabel("training instances (thousands)")
     ax.grid(False)
+
+
+def _preferences(figure: Figure, axes: Sequence[Axes], data: Data, likes: Array) -> None:
+    """One map per model: kinds down, time across, darker = more likely to be given to it."""
+    most = max(1.0 + 1e-6, float(np.nanmax(likes)))
+    for j, ax in enumerate(axes):
+        if j >= data.models:
+            ax.set_axis_off()
+            continue
+        image = ax.imshow(likes[:, j].T, aspect="auto", cmap="Blues", vmin=0, vmax=most, interpolation="nearest")
+        ax.set_yticks(range(3), KINDS if j == 0 else ["", "", ""])
+        step = max(1, len(data.instances) // 4)
+        at = np.arange(len(data.instances))[::step]
+        ax.set_xticks(at, [f"{data.instances[i] / 1000:.3g}" for i in at])
+        ax.set_xlabel("training instances (thousands)")
+        ax.set_title(f"router: rows for model {j}")
+        ax.grid(False)
+    figure.colorbar(image, ax=list(axes), label="probability (1 = even)", shrink=0.8)
 
 
 def _loads(ax: Axes, data: Data) -> None:
