@@ -157,7 +157,7 @@ def preference(chosen: Selection, kind: Int[Tensor, " N"]) -> dict[str, float]:
     """How likely the router gives model j a row of each kind, in multiples of an even hand (1 = no preference)."""
     assert chosen.log_prob is not None
     times = chosen.log_prob.detach().exp() * chosen.log_prob.shape[chosen.axis]
-    out = {}
+    out: dict[str, float] = {}
     for name, code in (("clean", CLEAN), ("local", LOCAL), ("global", GLOBAL)):
         rows = times[kind == code]
         out |= {f"router_{name}_{j}": float(rows[:, j].mean()) for j in range(times.shape[1]) if len(rows)}
