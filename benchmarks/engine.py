@@ -87,7 +87,7 @@ def compare(peers: list[Peer], quick: bool, say: Any) -> list[dict[str, Any]]:
             for peer in peers
         }
         runs: dict[Peer, list[dict[str, Any]]] = {peer: [] for peer in peers}
-        for _ in range(3 if quick else 5):
+        for _ in range(2 if quick else 5):
             for peer, order in orders.items():
                 if not (runs[peer] and "error" in runs[peer][-1]):
                     runs[peer].append(peer.measure(order))
