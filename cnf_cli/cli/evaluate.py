@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +25,9 @@ Csv = Annotated[bool, typer.Option("--csv", help="All rows as CSV.", rich_help_p
 Latex = Annotated[bool, typer.Option("--latex", help="The table as LaTeX.", rich_help_panel=SHOWN)]
 Markdown = Annotated[bool, typer.Option("--markdown", help="The table as Markdown.", rich_help_panel=SHOWN)]
 PerModel = Annotated[bool, typer.Option("--per-model", help="A line for every model.", rich_help_panel=SHOWN)]
+
+STAND_INS = ("nearest", "descent")
+"""Built-in solvers that are measured on a benchmark when there is no policy."""
 
 
 def register(app: typer.Typer) -> None:
@@ -105,7 +108,7 @@ def evaluate(
     task = stage.task(
         sets,
         methods,
-        rivals.rows,
+        job.rivals.rows,
         alias=f"{recipe.name}/evaluate" if target else f"bench/{job.bench_name}-evaluation" if bench else None,
         command=f"cnf evaluate {target}" if target else "cnf evaluate",
         augment=aug or recipe.evaluate.augment,
@@ -173,10 +176,32 @@ class Order:
     def bench_set(self, text: str, folder: Path | None) -> tuple[list[SetOf], list[Named]]:
         from cnf_cli.cli.bench import prepare
 
+        self._stand_in(text)
         found = prepare(self.ctx, text, folder, coordinates=bool(self.asked) or not self.rivals.rows)
         self.bench_name = found.library
         one = self.rivals.set_of(found.title, found.task, found.problem, found.nodes, found.known)
         return [one], self.methods(found.problem)
+
+    def _stand_in(self, text: str) -> None:
+        """A store without any policy still gets an answer: the heuristics that are always there are measured."""
+        from cnf_cli.bench.libraries import library
+        from cnf_cli.errors import ArtifactError
+        from cnf_cli.stages.assemble import newest
+
+        problem = library(text.partition(":")[0]).problem
+        if self.asked or self.rivals.rows:
+            return
+        try:
+            newest(self.ctx.store, problem)
+        except ArtifactError:
+            pass
+        else:
+            return
+        self.rivals = replace(self.rivals, rows=STAND_INS)
+        self.ctx.say(
+            f"the store has no policy for {problem}, so the built-in heuristics are measured; "
+            f"`cnf pretrain {problem} --n 50` trains a policy, `cnf import FILE.pt` takes one in"
+        )
 
     def methods(self, problem: str) -> list[Named]:
         """The policies asked for; without any, and without solvers, the newest in the store."""

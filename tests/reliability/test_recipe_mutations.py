@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cnf_cli import plugins
 from cnf_cli.errors import CnfError
 from cnf_cli.recipe import load_recipe
 from cnf_cli.recipe.starter import starter
@@ -71,6 +72,9 @@ def check(folder: Path, rounds: int, seed: int) -> tuple[int, int]:
     """(valid, refused) after `rounds` mutations of the starter recipe."""
     rng, path, counts = random.Random(seed), folder / "m.toml", [0, 0]
     text = starter("cvrp", 20)
+    for family in plugins.FAMILIES:  # reading the plugins' files happens once per process, not once per recipe
+        for kind in plugins.kinds(family):
+            plugins.params(family, kind)
     for _ in range(rounds):
         path.write_bytes(mutate(text, rng))
         start = time.process_time()
