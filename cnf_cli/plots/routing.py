@@ -119,13 +119,13 @@ def _mix(ax: Axes, data: Data, j: int) -> None:
 
 
 def _preferences(figure: Figure, axes: Sequence[Axes], data: Data, likes: Array) -> None:
-    """One map per model: kinds down, time across, darker = more likely to be given to it."""
-    most = max(1.0 + 1e-6, float(np.nanmax(likes)))
+    """One map per model: kinds down, time across; white is an even hand, orange more likely than that, purple less."""
+    spread = max(0.05, float(np.nanmax(np.abs(likes - 1))))
     for j, ax in enumerate(axes):
         if j >= data.models:
             ax.set_axis_off()
             continue
-        image = ax.imshow(likes[:, j].T, aspect="auto", cmap="Blues", vmin=0, vmax=most, interpolation="nearest")
+        image = ax.imshow(likes[:, j].T, aspect="auto", cmap="PuOr_r", vmin=1 - spread, vmax=1 + spread)
         ax.set_yticks(range(3), KINDS if j == 0 else ["", "", ""])
         step = max(1, len(data.instances) // 4)
         at = np.arange(len(data.instances))[::step]
