@@ -109,4 +109,10 @@ def accelerated(policy: Any, runtime: RuntimeSection, device: torch.device) -> A
     """The policy itself, or, where the recipe asks for it, a faster way to call it."""
     if runtime.precision == "float32" and not runtime.compile:
         return policy
+    if device.type != "cuda":
+        # Not only useless elsewhere: bfloat16 products end the process on processors that claim but lack them.
+        raise RecipeError(
+            f"runtime.precision and runtime.compile are for CUDA, and this runs on {device.type}",
+            hint="--set runtime.precision=float32 --set runtime.compile=false",
+        )
     return Accelerated(policy, runtime, device)
