@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from cnf_cli.errors import RecipeError
 from cnf_cli.policies.run import Encoder
@@ -139,12 +139,18 @@ def _warnings(found: Mapping[str, Any]) -> list[str]:
 
 @contextmanager
 def frozen(policies: Sequence[Any]) -> Iterator[None]:
-    """Evaluation mode inside, the policies' own modes again afterwards."""
-    was = [(policy, policy.training) for policy in policies if hasattr(policy, "training")]
+    """Evaluation mode without gradients of weights inside, the policies' own modes again afterwards."""
+    modules = [policy for policy in policies if isinstance(policy, nn.Module)]
+    was = [(policy, policy.training) for policy in modules]
+    learning = [weight for policy in modules for weight in policy.parameters() if weight.requires_grad]
     try:
-        for policy, _ in was:
+        for policy in modules:
             policy.eval()
+        for weight in learning:
+            weight.requires_grad_(False)
         yield
     finally:
         for policy, training in was:
             policy.train(training)
+        for weight in learning:
+            weight.requires_grad_()

@@ -47,12 +47,12 @@ class Rolled:
         return Rolled(self.tours[index], self.cost[index])
 
 
-def see(policy: Encoder, inst: Instances, wanted: Sequence[str]) -> Seen:
+def see(policy: Encoder, engine: Engine, inst: Instances, wanted: Sequence[str]) -> Seen:
     """The policy's tables as a function of the wanted attributes."""
     leaves = {name: getattr(inst, name).detach().clone().requires_grad_() for name in wanted}
     moved = inst.detach().with_(**leaves)
     with torch.enable_grad():
-        return Seen(leaves, moved, policy.encode(moved))
+        return Seen(leaves, moved, policy.encode(moved, engine=engine))
 
 
 @torch.no_grad()
@@ -60,8 +60,8 @@ def roll(
     policy: Encoder, problem: Any, engine: Engine, inst: Instances, seeds: Tensor | None, wanted: Sequence[str] = ()
 ) -> Rolled:
     """One rollout from every start: greedy without seeds, else sampled; ready to be differentiated if `wanted`."""
-    seen = see(policy, inst, wanted) if wanted else None
-    tables = seen.tables if seen else policy.encode(inst)
+    seen = see(policy, engine, inst, wanted) if wanted else None
+    tables = seen.tables if seen else policy.encode(inst, engine=engine)
     plain = tables.with_(**{name: tensor.detach() for name, tensor in tables.tensors()})
     tours = engine.rollout(plain, problem.world(inst), seeds)
     return Rolled(tours, problem.cost(inst, tours), seen)
@@ -101,7 +101,7 @@ def _gradient(
     objective: str,
     wanted: Sequence[str],
 ) -> dict[str, Tensor]:
-    seen = rolled.seen or see(policy, inst, wanted)
+    seen = rolled.seen or see(policy, engine, inst, wanted)
     leaves, world = seen.leaves, problem.world(seen.inst)
     cost = problem.cost(seen.inst, rolled.tours)
     share = ratio(cost, detach=objective == "greedy")

@@ -87,7 +87,7 @@ class BaseDefence:
     def replay(self, model: Model, inst: Instances, rolled: Rolled) -> tuple[Float[Tensor, " b"], Float[Tensor, "b p"]]:
         """(the REINFORCE loss of each instance on tours sampled before, their log-probabilities now)."""
         world = self.problem.world(inst)
-        return self.engine.score(model.encode(inst), world, rolled.tours, advantage(rolled.cost))
+        return self.engine.score(model.encode(inst, engine=self.engine), world, rolled.tours, advantage(rolled.cost))
 
     def reinforce(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Protocol, runtime_checkable
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cnf_cli.problems.world import World
 
-__all__ = ["Engine", "Tables", "World"]
+__all__ = ["Engine", "Layer", "Tables", "World"]
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,27 @@ class Tables:
 
 
 @runtime_checkable
+class Layer(Protocol):
+    """An encoder layer: a function of node embeddings."""
+
+    heads: int
+
+    def __call__(self, h: Float[Tensor, "b n d"], /) -> Float[Tensor, "b n d"]: ...
+
+    def weights(self) -> tuple[Tensor, ...] | None:
+        """What the kernels need: query, key, value, combine and its bias, scale and shift of the first norm, both
+        feed-forward maps with their biases, scale and shift of the second norm. None where the norm is not over the
+        nodes of an instance."""
+
+
+@runtime_checkable
 class Engine(Protocol):
     """Rolls a policy out and differentiates the log-probability of tours."""
 
     name: str
+
+    def through(self, layers: Sequence[Layer], h: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        """The node embeddings after all layers, differentiable once."""
 
     def rollout(self, tables: Tables, world: World, seeds: Int[Tensor, " b"] | None = None) -> Int[Tensor, "b p t"]:
         """Tours for every start: greedy without seeds, else sampled.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -9,7 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cnf_cli.engine.base import Tables, World
+from cnf_cli.engine.base import Layer, Tables, World
+from cnf_cli.engine.layers import through
 from cnf_cli.engine.torch import TorchEngine
 from cnf_cli.errors import MissingDependency
 
@@ -59,6 +61,11 @@ class NativeEngine:
             raise ValueError(f"no kernels for {instruction_set!r} here; there are {instruction_sets()}")
         self.threads = threads
         self.instruction_set = instruction_set
+
+    def through(self, layers: Sequence[Layer], h: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        """All layers in one call; through torch where the kernels have none for them (other norms, odd widths)."""
+        out = through(_native, layers, h, self._threads(), self.instruction_set)
+        return TorchEngine().through(layers, h) if out is None else out
 
     @torch.no_grad()
     def rollout(self, tables: Tables, world: World, seeds: Int[Tensor, " b"] | None = None) -> Int[Tensor, "b p t"]:

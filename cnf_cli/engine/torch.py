@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cnf_cli.engine import random
-from cnf_cli.engine.base import Tables, World
+from cnf_cli.engine.base import Layer, Tables, World
 
 SLACK = 1e-5
 """A node is allowed while load + SLACK >= demand: float32 loads drift a little along a route."""
@@ -24,6 +24,12 @@ class TorchEngine:
     """Implements `Engine` with torch operations only."""
 
     name = "torch"
+
+    def through(self, layers: Sequence[Layer], h: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        """One layer after the other."""
+        for layer in layers:
+            h = layer(h)
+        return h
 
     @torch.no_grad()
     def rollout(self, tables: Tables, world: World, seeds: Int[Tensor, " b"] | None = None) -> Int[Tensor, "b p t"]:

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from cnf_cli.engine.base import Tables
+from cnf_cli.engine.base import Engine, Tables
 from cnf_cli.engine.random import fold, mix
 from cnf_cli.errors import DataError, RecipeError
 from cnf_cli.policies.mixing import mixed
@@ -75,10 +75,10 @@ class Policy(nn.Module):
                 module.reset()
         return self
 
-    def encode(self, inst: Instances, *, second_order: bool = False) -> Tables:
+    def encode(self, inst: Instances, *, second_order: bool = False, engine: Engine | None = None) -> Tables:
         """The decoder's tables: queries from the rows, keys, values and pointers from the columns.
 
-        With `second_order` their gradients can be differentiated again.
+        The layers are torch's whatever the engine. With `second_order` their gradients can be differentiated again.
         """
         matrix, inst = self.problem.distances(inst), with_seed(inst)
         assert inst.seed is not None

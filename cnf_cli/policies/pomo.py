@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import skip_init
 
-from cnf_cli.engine.base import Tables
+from cnf_cli.engine.base import Engine, Tables
 from cnf_cli.errors import RecipeError
 from cnf_cli.problems.base import BaseProblem
 from cnf_cli.problems.instances import Instances
@@ -64,14 +64,20 @@ class Policy(nn.Module):
                 module.reset()
         return self
 
-    def encode(self, inst: Instances, *, second_order: bool = False) -> Tables:
-        """The decoder's tables; with `second_order` their gradients can be differentiated again."""
+    def encode(self, inst: Instances, *, second_order: bool = False, engine: Engine | None = None) -> Tables:
+        """The decoder's tables, by the engine's way through the layers; torch's own without one.
+
+        With `second_order` their gradients can be differentiated again.
+        """
         groups = self.problem.features(inst)
         h = torch.cat([self.embed[name](x) for name, x in groups.items()], 1)
         # The fused attention kernels have no second derivative.
         with sdpa_kernel(SDPBackend.MATH) if second_order else nullcontext():
-            for layer in self.layers:
-                h = layer(h)
+            if second_order or engine is None:
+                for layer in self.layers:
+                    h = layer(h)
+            else:
+                h = engine.through([layer for layer in self.layers if isinstance(layer, Layer)], h)
         return self.decoder.tables(h, self.params.heads, self.params.clip)
 
 
@@ -95,6 +101,14 @@ class Layer(nn.Module):
         seen = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, n, d)
         h = self.norm1(h + self.combine(seen))
         return self.norm2(h + self.ff2(F.relu(self.ff1(h))))  # type: ignore[no-any-return]
+
+    def weights(self) -> tuple[Tensor, ...] | None:
+        """What a native engine needs of the layer, in its order; None where it knows no such norm."""
+        if self.norm1.kind != "instance":
+            return None
+        maps = (self.q.weight, self.k.weight, self.v.weight, self.combine.weight, self.combine.bias)
+        first, second = ((norm.weight, norm.bias) for norm in (self.norm1, self.norm2))
+        return *maps, *first, self.ff1.weight, self.ff1.bias, self.ff2.weight, self.ff2.bias, *second
 
 
 class Norm(nn.Module):

@@ -28,7 +28,7 @@ _SAME = 1e-6
 class Encoder(Protocol):
     """Any policy: a network that turns instances into a decoder's tables."""
 
-    def encode(self, inst: Instances, *, second_order: bool = False) -> Tables: ...
+    def encode(self, inst: Instances, *, second_order: bool = False, engine: Engine | None = None) -> Tables: ...
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def rollout(
     starts: int | None = None,
 ) -> tuple[Int[Tensor, "b p t"], Float[Tensor, "b p"]]:
     """(tours, their costs) from all starts: greedy without seeds, else sampled."""
-    tours = engine.rollout(policy.encode(inst), problem.world(inst, starts), seeds)
+    tours = engine.rollout(policy.encode(inst, engine=engine), problem.world(inst, starts), seeds)
     return tours, problem.cost(inst, tours)
 
 
@@ -85,7 +85,7 @@ def reinforce_losses(
 
     loss_i = mean_p (cost_ip - mean_p cost_ip) log p(tour_ip)
     """
-    tables, world = policy.encode(inst), problem.world(inst, starts)
+    tables, world = policy.encode(inst, engine=engine), problem.world(inst, starts)
     with torch.no_grad():
         tours = engine.rollout(tables, world, seeds)
         cost = problem.cost(inst, tours)

@@ -99,9 +99,9 @@ class Accelerated:
         encode: Any = policy.encode
         self.inner: Any = torch.compile(encode) if runtime.compile else encode
 
-    def encode(self, inst: Instances, *, second_order: bool = False) -> Tables:
+    def encode(self, inst: Instances, *, second_order: bool = False, engine: Engine | None = None) -> Tables:
         with torch.autocast(self.device, dtype=self.mixed, enabled=self.mixed is not None):
-            tables: Tables = self.inner(inst, second_order=second_order)
+            tables: Tables = self.inner(inst, second_order=second_order)  # torch's layers: they are what is compiled
         return tables.with_(**{name: tensor.float() for name, tensor in tables.tensors()})
 
 

@@ -109,7 +109,7 @@ def test_memory_is_bounded_by_single_copies(monkeypatch: pytest.MonkeyPatch) -> 
     base = run.solve([policy], TSP, inst, ENGINE)
     sizes = []
     encode = policy.encode
-    monkeypatch.setattr(policy, "encode", lambda x: sizes.append(len(x)) or encode(x))
+    monkeypatch.setattr(policy, "encode", lambda x, **more: sizes.append(len(x)) or encode(x, **more))
     monkeypatch.setitem(run._ROOM, "cpu", 350)
     small = run.solve([policy], TSP, inst, ENGINE)
     assert max(sizes) == 3

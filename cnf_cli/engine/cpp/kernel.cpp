@@ -1,4 +1,5 @@
 // The kernels of one instruction set; compiled once per set with CNF_ISA naming it.
+#include "layers.h"
 #include "rollout.h"
 #include "score.h"
 
@@ -70,6 +71,26 @@ static size_t score_bytes(const Task &task) {
     return arena.used;
 }
 
+static Status forward(const Stack &stack, int group, void *scratch) {
+    const FlushTiny quick;
+    Arena arena{static_cast<char *>(scratch)};
+    Layers work{stack, arena};
+    return work.forward(group);
+}
+
+static Status backward(const Stack &stack, int group, void *scratch) {
+    const FlushTiny quick;
+    Arena arena{static_cast<char *>(scratch)};
+    Layers work{stack, arena};
+    return work.backward(group);
+}
+
+static size_t stack_bytes(const Stack &stack) {
+    Arena arena{nullptr};
+    Layers{stack, arena};
+    return arena.used;
+}
+
 }  // namespace CNF_ISA
 
 #define CNF_TEXT_(x) #x
@@ -79,7 +100,8 @@ static size_t score_bytes(const Task &task) {
 
 const Kernel *CNF_JOIN(kernel_, CNF_ISA)() {
     static const Kernel kernel = {CNF_TEXT(CNF_ISA), CNF_ISA::rollout_bytes, CNF_ISA::rollout, CNF_ISA::score_bytes,
-                                  CNF_ISA::score};
+                                  CNF_ISA::score, CNF_ISA::pack_layer, CNF_ISA::stack_bytes, CNF_ISA::forward,
+                                  CNF_ISA::backward};
     return &kernel;
 }
 

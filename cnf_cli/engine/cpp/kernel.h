@@ -30,6 +30,33 @@ struct Task {
     const int *stop;  // becomes 1 when the caller wants the work abandoned
 };
 
+// One encoder layer's parameters as torch keeps them: a linear map's weight is (outputs x inputs).
+struct LayerWeights {
+    const float *q, *k, *v, *combine, *combine_bias;  // d d, three times without a bias
+    const float *scale1, *shift1;                     // d
+    const float *ff1, *ff1_bias, *ff2, *ff2_bias;     // f d, f, d f, d
+    const float *scale2, *shift2;                     // d
+};
+constexpr int LAYER_TENSORS = 13;
+
+// A stack of encoder layers with instance norm on b instances. An item of work is a group of instances.
+struct Stack {
+    int b, n, d, f, heads, layers, group;
+    const LayerWeights *weights;  // layers of them
+    float *packed;                // layers * packed_size
+    const float *in;              // b n d
+    float *out;                   // b n d
+    float *saved;                 // layers * saved_size, or null when there will be no backward pass
+    const float *d_out;           // b n d
+    float *d_in;                  // b n d
+    float *d_weights;             // groups * layers * weights_size, or null when not wanted
+    const int *stop;
+};
+
+inline size_t packed_size(const Stack &s) { return 2 * (4 * size_t(s.d) * s.d + 2 * size_t(s.d) * s.f); }
+inline size_t saved_size(const Stack &s) { return size_t(s.b) * (s.n * (6 * size_t(s.d) + s.f) + 2 * size_t(s.d)); }
+inline size_t weights_size(const Stack &s) { return 4 * size_t(s.d) * s.d + 2 * size_t(s.d) * s.f + 6 * size_t(s.d) + s.f; }
+
 enum Status { DONE = 0, STOPPED = 1, CANNOT_FINISH = 2, BAD_TOUR = 3 };
 
 struct Kernel {
@@ -39,6 +66,10 @@ struct Kernel {
     Status (*rollout)(const Task &, int i, int from, int to, void *scratch);
     size_t (*score_bytes)(const Task &);
     Status (*score)(const Task &, int i, void *scratch);
+    void (*pack)(const Stack &, int layer, bool backward);
+    size_t (*stack_bytes)(const Stack &);
+    Status (*forward)(const Stack &, int group, void *scratch);
+    Status (*backward)(const Stack &, int group, void *scratch);
 };
 
 // Each returns null where the build has no such version.

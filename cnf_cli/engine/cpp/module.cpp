@@ -63,8 +63,8 @@ class Scratch {
     std::vector<std::unique_ptr<char, Free>> pieces;
 };
 
-template <class Work>
-static void spread(Task &task, int items, int threads, const Work &work) {
+template <class Job, class Work>
+static void spread(Job &task, int items, int threads, const Work &work) {
     int stop = 0;
     std::atomic<int> failure{DONE};
     bool interrupted = false;
@@ -175,8 +175,85 @@ static void score(const Tables &x, int heads, float clip, Array<const int64_t, 3
     spread(task, task.b, threads, [&](int worker, int item) { return kernel.score(task, item, scratch[worker]); });
 }
 
+typedef nb::ndarray<const float, nb::c_contig, nb::device::cpu> Weights;
+
+// The weights of all layers, LAYER_TENSORS for each in the order of LayerWeights.
+static std::vector<LayerWeights> layers_of(const std::vector<Weights> &tensors, Stack &stack) {
+    require(!tensors.empty() && tensors.size() % LAYER_TENSORS == 0, "every layer has 13 tensors");
+    require(tensors[7].ndim() == 2, "ff1 is not f x d");
+    stack.f = int(tensors[7].shape(0));
+    const size_t d = stack.d, f = stack.f;
+    const size_t size[LAYER_TENSORS] = {d * d, d * d, d * d, d * d, d, d, d, f * d, f, d * f, d, d, d};
+    std::vector<LayerWeights> layers(tensors.size() / LAYER_TENSORS);
+    for (size_t i = 0; i < tensors.size(); ++i) {
+        require(tensors[i].size() == size[i % LAYER_TENSORS], "a layer's tensor has the wrong size");
+        reinterpret_cast<const float **>(&layers[i / LAYER_TENSORS])[i % LAYER_TENSORS] = tensors[i].data();
+    }
+    stack.layers = int(layers.size());
+    return layers;
+}
+
+static Stack stack_of(const Array<const float, 3> &in, int heads, int group) {
+    Stack stack{};
+    stack.b = int(in.shape(0)), stack.n = int(in.shape(1)), stack.d = int(in.shape(2));
+    stack.heads = heads, stack.group = group, stack.in = in.data();
+    require(group >= 1 && stack.n >= 1 && stack.n <= MAX_NODES, "no instances or too many nodes");
+    require(heads >= 1 && stack.d % 16 == 0 && stack.d % (4 * heads) == 0, "widths must be multiples of 16, heads of 4");
+    return stack;
+}
+
+// Runs one of the two passes over all groups, with the weights packed for it.
+static void over_groups(Stack &stack, bool backward, int threads, const Kernel &kernel) {
+    if (!stack.b) return;
+    threads = threads < 1 ? 1 : threads;
+    Scratch packed(1, packed_size(stack) * stack.layers * sizeof(float)), scratch(threads, kernel.stack_bytes(stack));
+    stack.packed = static_cast<float *>(packed[0]);
+    spread(stack, stack.layers, threads, [&](int, int layer) {
+        kernel.pack(stack, layer, backward);
+        return DONE;
+    });
+    spread(stack, (stack.b + stack.group - 1) / stack.group, threads, [&](int worker, int group) {
+        return backward ? kernel.backward(stack, group, scratch[worker]) : kernel.forward(stack, group, scratch[worker]);
+    });
+}
+
+static size_t layers_room(int b, int n, int d, int f, int layers) {
+    Stack stack{};
+    stack.b = b, stack.n = n, stack.d = d, stack.f = f;
+    return saved_size(stack) * layers;
+}
+
+static void layers(Array<const float, 3> in, const std::vector<Weights> &tensors, int heads, int group, Array<float, 3> out,
+                   Maybe<float, 1> saved, int threads, const std::string &isa) {
+    Stack stack = stack_of(in, heads, group);
+    const std::vector<LayerWeights> weights = layers_of(tensors, stack);
+    stack.weights = weights.data();
+    require(stack.f % 16 == 0, "widths must be multiples of 16");
+    require(out.size() == in.size(), "the result has the wrong size");
+    require(!saved || saved->size() >= saved_size(stack) * stack.layers, "too little room to keep what is needed");
+    stack.out = out.data(), stack.saved = saved ? saved->data() : nullptr;
+    over_groups(stack, false, threads, pick(isa));
+}
+
+static void layers_backward(Array<const float, 3> in, const std::vector<Weights> &tensors, int heads, int group,
+                            Array<float, 1> saved, Array<const float, 3> d_out, Array<float, 3> d_in,
+                            Maybe<float, 2> d_weights, int threads, const std::string &isa) {
+    Stack stack = stack_of(in, heads, group);
+    const std::vector<LayerWeights> weights = layers_of(tensors, stack);
+    stack.weights = weights.data();
+    require(stack.f % 16 == 0, "widths must be multiples of 16");
+    require(d_out.size() == in.size() && d_in.size() == in.size(), "a gradient has the wrong size");
+    require(saved.size() >= saved_size(stack) * stack.layers, "too little was kept");
+    const size_t groups = (stack.b + group - 1) / group;
+    require(!d_weights || (d_weights->shape(0) == groups && d_weights->shape(1) == weights_size(stack) * stack.layers),
+            "the weights' gradients have the wrong size");
+    stack.saved = saved.data(), stack.d_out = d_out.data(), stack.d_in = d_in.data();
+    stack.d_weights = d_weights ? d_weights->data() : nullptr;
+    over_groups(stack, true, threads, pick(isa));
+}
+
 NB_MODULE(_native, m) {
-    m.doc() = "CPU kernels for rollouts and the gradients of their log-probabilities.";
+    m.doc() = "CPU kernels for encoder layers, rollouts and the gradients of both.";
     nb::class_<Tables>(m, "Tables")
         .def(nb::init<Array<const float, 3>, Array<const float, 3>, Array<const float, 3>, Array<const float, 3>,
                       Array<const float, 2>, Maybe<const float, 3>, Maybe<const float, 1>, Maybe<const float, 2>,
@@ -187,6 +264,12 @@ NB_MODULE(_native, m) {
           nb::arg("moves"), nb::arg("length"), nb::arg("threads"), nb::arg("isa"));
     m.def("score", &score, nb::arg("tables"), nb::arg("heads"), nb::arg("clip"), nb::arg("tours"), nb::arg("weight"),
           nb::arg("total"), nb::arg("log_prob"), nb::arg("grads"), nb::arg("threads"), nb::arg("isa"));
+    m.def("layers_room", &layers_room, nb::arg("b"), nb::arg("n"), nb::arg("d"), nb::arg("f"), nb::arg("layers"));
+    m.def("layers", &layers, nb::arg("x"), nb::arg("weights"), nb::arg("heads"), nb::arg("group"), nb::arg("out"),
+          nb::arg("saved").none(), nb::arg("threads"), nb::arg("isa"));
+    m.def("layers_backward", &layers_backward, nb::arg("x"), nb::arg("weights"), nb::arg("heads"), nb::arg("group"),
+          nb::arg("saved"), nb::arg("d_out"), nb::arg("d_in"), nb::arg("d_weights").none(), nb::arg("threads"),
+          nb::arg("isa"));
     m.def("instruction_sets", [] {
         std::vector<std::string> names;
         for (const Kernel *k : kernels()) names.push_back(k->name);

@@ -1,0 +1,379 @@
+// The encoder's layers, forward and backward, a few instances at a time: what they need stays in the second-level cache
+// from the first product of a layer to its last. Attention weights are not kept; the backward pass makes them again.
+//
+// A layer, rows are nodes:  a = attention(h Q', h K', h V');  x = norm1(h + a C' + c);  h = norm2(x + relu(x F' + f) G' + g)
+// norm: minus the mean, over the standard deviation of an instance's nodes, times scale, plus shift.
+#pragma once
+#include "gemm.h"
+#include "kernel.h"
+#include "scene.h"
+
+namespace cnf {
+namespace CNF_ISA {
+
+constexpr int TOKENS = 320;  // nodes of all instances that go through a layer together
+constexpr float EPSILON = 1e-5f;
+
+// Where a layer's packed products are: four d x d, then d x f and f x d, for the forward and then the backward pass.
+struct Packed {
+    const float *q, *k, *v, *combine, *ff1, *ff2;
+};
+CNF_INLINE Packed packed_at(const Stack &s, int layer, bool backward) {
+    const size_t dd = size_t(s.d) * s.d, df = size_t(s.d) * s.f;
+    const float *x = s.packed + layer * packed_size(s) + (backward ? 4 * dd + 2 * df : 0);
+    return {x, x + dd, x + 2 * dd, x + 3 * dd, x + 4 * dd, x + 4 * dd + df};
+}
+
+static void pack_layer(const Stack &s, int layer, bool backward) {
+    const LayerWeights &w = s.weights[layer];
+    const Packed to = packed_at(s, layer, backward);
+    const float *square[4] = {w.q, w.k, w.v, w.combine}, *out[4] = {to.q, to.k, to.v, to.combine};
+    for (int i = 0; i < 4; ++i) pack(square[i], const_cast<float *>(out[i]), s.d, s.d, !backward);
+    pack(w.ff1, const_cast<float *>(to.ff1), backward ? s.f : s.d, backward ? s.d : s.f, !backward);
+    pack(w.ff2, const_cast<float *>(to.ff2), backward ? s.d : s.f, backward ? s.f : s.d, !backward);
+}
+
+// What the backward pass needs of a layer, for all instances: rows of nodes, then one row per instance.
+struct Kept {
+    float *qkv, *seen, *x1, *hidden, *x2;  // 3d, d, d, f, d wide; x1 and x2 before scale and shift
+    float *inverse1, *inverse2;            // d wide: one over the standard deviations
+};
+
+// Gradients of a layer's parameters, in the order of LayerWeights; ff2's is transposed.
+struct LayerGradients {
+    float *q, *k, *v, *combine, *combine_bias, *scale1, *shift1, *ff1, *ff1_bias, *ff2, *ff2_bias, *scale2, *shift2;
+};
+
+struct Layers {
+    const Stack &s;
+    int n, d, f, dk, np, most;  // np: nodes padded to whole vectors; most: instances at a time
+    float *h, *t, *wide;        // most * n rows: d, d, f
+    float *qkv, *seen;          // 3d, d
+    float *dh, *dt;             // d
+    float *inverse;             // most rows
+    float *turned, *prob, *d_prob;  // dk, n and n rows of np
+    float *totals, *inverses;       // of the rows of prob
+
+    Layers(const Stack &stack, Arena &a) : s(stack), n(stack.n), d(stack.d), f(stack.f), dk(d / stack.heads) {
+        np = (n + W - 1) / W * W;
+        most = TOKENS / n > 1 ? TOKENS / n : 1;
+        most = most < s.group ? most : s.group;
+        const size_t rows = size_t(most) * n;
+        h = a.take<float>(rows * d), t = a.take<float>(rows * d), wide = a.take<float>(rows * f);
+        qkv = a.take<float>(rows * 3 * d), seen = a.take<float>(rows * d);
+        dh = a.take<float>(rows * d), dt = a.take<float>(rows * d);
+        inverse = a.take<float>(size_t(most) * d);
+        turned = a.take<float>(size_t(dk) * np), totals = a.take<float>(size_t(np) * W), inverses = a.take<float>(np);
+        prob = a.take<float>(size_t(n) * np), d_prob = a.take<float>(size_t(n) * np);
+    }
+
+    // The rows of instances from i on, in what is kept of a layer; own buffers when nothing is kept.
+    Kept kept(int layer, int i) const {
+        if (!s.saved) return {qkv, seen, t, wide, t, inverse, inverse};
+        float *x = s.saved + layer * saved_size(s);
+        const size_t rows = size_t(s.b) * n, at = size_t(i) * n;
+        Kept k;
+        k.qkv = x + at * 3 * d, x += rows * 3 * d;
+        k.seen = x + at * d, x += rows * d;
+        k.x1 = x + at * d, x += rows * d;
+        k.hidden = x + at * f, x += rows * f;
+        k.x2 = x + at * d, x += rows * d;
+        k.inverse1 = x + size_t(i) * d, x += size_t(s.b) * d;
+        k.inverse2 = x + size_t(i) * d;
+        return k;
+    }
+
+    LayerGradients gradients(int layer, int group) const {
+        float *x = s.d_weights + (size_t(group) * s.layers + layer) * weights_size(s);
+        const size_t dd = size_t(d) * d, df = size_t(d) * f;
+        LayerGradients g;
+        g.q = x, g.k = x + dd, g.v = x + 2 * dd, g.combine = x + 3 * dd, x += 4 * dd;
+        g.combine_bias = x, g.scale1 = x + d, g.shift1 = x + 2 * d, x += 3 * d;
+        g.ff1 = x, x += df, g.ff1_bias = x, x += f;
+        g.ff2 = x, x += df, g.ff2_bias = x, g.scale2 = x + d, g.shift2 = x + 2 * d;
+        return g;
+    }
+
+    // ---- attention -------------------------------------------------------------------------------------------------
+
+    // turned[e][j] = x[j][e] * scale, zero beyond the last node.
+    void turn(const float *x, size_t row, float scale) {
+        for (int e = 0; e < dk; ++e) {
+            float *out = turned + size_t(e) * np;
+            for (int j = 0; j < n; ++j) out[j] = x[j * row + e] * scale;
+            for (int j = n; j < np; ++j) out[j] = 0;
+        }
+    }
+
+    // prob[i][j]: how much node i looks at node j; zero beyond the last node.
+    void attend(const float *q, const float *k) {
+        turn(k, 3 * d, 1.0f / __builtin_sqrtf(float(dk)));
+        gemm<W>({q, size_t(3 * d), 1}, turned, np, prob, np, n, dk, np);
+        vec high = {};
+        for (size_t j = 0; j < size_t(n) * np; j += W) high = larger(high, larger(load(prob + j), -load(prob + j)));
+        const bool tame = largest(high) < 60;  // then exp needs no shift
+        ivec last;
+        for (int l = 0; l < W; ++l) last[l] = np - W + l < n ? -1 : 0;
+        for (int i = 0; i < n; ++i) {
+            float *row = prob + size_t(i) * np;
+            const float shift = tame ? 0 : most_of(row);
+            vec total = {};
+            int j = 0;
+            for (; j + W < np; j += W) {
+                const vec e = exp(load(row + j) - shift);
+                store(row + j, e);
+                total += e;
+            }
+            const vec e = (vec)((ivec)exp(load(row + j) - shift) & last);
+            store(row + j, e);
+            store(totals + i * W, total + e);
+        }
+        for (int i = 0; i < n; i += W)
+            store(inverses + i, 1.0f / sums([&](int r) __attribute__((always_inline)) { return load(totals + (i + r) * W); }));
+        for (int i = 0; i < n; ++i)
+            for (int j = 0; j < np; j += W) {
+                float *x = prob + size_t(i) * np + j;
+                store(x, load(x) * inverses[i]);
+            }
+    }
+
+    float most_of(const float *row) const {
+        float most_ = row[0];
+        for (int j = 1; j < n; ++j) most_ = row[j] > most_ ? row[j] : most_;
+        return most_;
+    }
+
+    // Products whose columns are one head: the widest vectors that divide it.
+    void gemm_head(Left a, const float *b, size_t b_row, float *c, size_t c_row) {
+        if (W == 16 && dk % 16 == 0) return gemm<(W < 16 ? W : 16)>(a, b, b_row, c, c_row, n, n, dk);
+        if (W >= 8 && dk % 8 == 0) return gemm<(W < 8 ? W : 8)>(a, b, b_row, c, c_row, n, n, dk);
+        gemm<4>(a, b, b_row, c, c_row, n, n, dk);
+    }
+
+    void look(const float *qkv_, float *out) {
+        for (int e = 0; e < d; e += dk) {
+            attend(qkv_ + e, qkv_ + d + e);
+            gemm_head({prob, size_t(np), 1}, qkv_ + 2 * d + e, 3 * d, out + e, d);
+        }
+    }
+
+    // From d_out to the gradients of the queries, keys and values of one instance.
+    void look_back(const float *qkv_, const float *out, const float *d_out, float *d_qkv) {
+        const float scale = 1.0f / __builtin_sqrtf(float(dk));
+        for (int e = 0; e < d; e += dk) {
+            const float *q = qkv_ + e, *k = q + d, *v = k + d;
+            float *dq = d_qkv + e;
+            attend(q, k);
+            gemm_head({prob, 1, size_t(np)}, d_out + e, d, dq + 2 * d, 3 * d);
+            turn(v, 3 * d, 1);
+            gemm<W>({d_out + e, size_t(d), 1}, turned, np, d_prob, np, n, dk, np);
+            for (int i = 0; i < n; ++i) {
+                float own = 0;
+                for (int c = 0; c < dk; ++c) own += d_out[size_t(i) * d + e + c] * out[size_t(i) * d + e + c];
+                float *x = d_prob + size_t(i) * np;
+                const float *p = prob + size_t(i) * np;
+                for (int j = 0; j < np; j += W) store(x + j, load(p + j) * (load(x + j) - own) * scale);
+            }
+            gemm_head({d_prob, size_t(np), 1}, k, 3 * d, dq, 3 * d);
+            gemm_head({d_prob, 1, size_t(np)}, q, 3 * d, dq + d, 3 * d);
+        }
+    }
+
+    // ---- norm ------------------------------------------------------------------------------------------------------
+
+    // x becomes the normalised in[...], h = x * scale + shift; in may be x. Columns four vectors at a time.
+    template <int M>
+    CNF_MEMBER void norm_columns(const float *in, float *x, float *inv, const float *scale, const float *shift, float *out) {
+        vec middle[M] = {}, square[M] = {};
+        const auto at = [&](int i, int m) { return size_t(i) * d + m * W; };
+        for (int i = 0; i < n; ++i)
+            for (int m = 0; m < M; ++m) middle[m] += load(in + at(i, m));
+        for (int m = 0; m < M; ++m) middle[m] /= float(n);
+        for (int i = 0; i < n; ++i)
+            for (int m = 0; m < M; ++m) {
+                const vec c = load(in + at(i, m)) - middle[m];
+                square[m] += c * c;
+            }
+        for (int m = 0; m < M; ++m) {
+            vec v = square[m] / float(n) + EPSILON;
+            for (int l = 0; l < W; ++l) v[l] = 1.0f / __builtin_sqrtf(v[l]);
+            square[m] = v;
+            store(inv + m * W, v);
+        }
+        for (int i = 0; i < n; ++i)
+            for (int m = 0; m < M; ++m) {
+                const vec y = (load(in + at(i, m)) - middle[m]) * square[m];
+                store(x + at(i, m), y);
+                store(out + at(i, m), y * load(scale + m * W) + load(shift + m * W));
+            }
+    }
+
+    void norm(const float *in, float *x, float *inv, const float *scale, const float *shift, float *out) {
+        int j = 0;
+        for (; j + 4 * W <= d; j += 4 * W) norm_columns<4>(in + j, x + j, inv + j, scale + j, shift + j, out + j);
+        for (; j < d; j += W) norm_columns<1>(in + j, x + j, inv + j, scale + j, shift + j, out + j);
+    }
+
+    // dy becomes the gradient of what was normalised; those of scale and shift are added up where wanted.
+    template <int M>
+    CNF_MEMBER void norm_back_columns(float *dy, const float *x, const float *inv, const float *scale, float *d_scale,
+                                      float *d_shift) {
+        vec plain[M] = {}, along[M] = {};
+        const auto at = [&](int i, int m) { return size_t(i) * d + m * W; };
+        for (int i = 0; i < n; ++i)
+            for (int m = 0; m < M; ++m) {
+                const vec g = load(dy + at(i, m));
+                plain[m] += g;
+                along[m] += g * load(x + at(i, m));
+            }
+        if (d_scale)
+            for (int m = 0; m < M; ++m) {
+                store(d_scale + m * W, load(d_scale + m * W) + along[m]);
+                store(d_shift + m * W, load(d_shift + m * W) + plain[m]);
+            }
+        vec factor[M], middle[M] = {};
+        for (int m = 0; m < M; ++m) {
+            along[m] /= float(n);
+            factor[m] = load(inv + m * W) * load(scale + m * W);
+        }
+        // The mean goes last, so that what is left adds up to nothing but the last rounding.
+        for (int i = 0; i < n; ++i)
+            for (int m = 0; m < M; ++m) {
+                const vec g = factor[m] * (load(dy + at(i, m)) - load(x + at(i, m)) * along[m]);
+                store(dy + at(i, m), g);
+                middle[m] += g;
+            }
+        for (int m = 0; m < M; ++m) middle[m] /= float(n);
+        for (int i = 0; i < n; ++i)
+            for (int m = 0; m < M; ++m) store(dy + at(i, m), load(dy + at(i, m)) - middle[m]);
+    }
+
+    void norm_back(float *dy, const float *x, const float *inv, const float *scale, float *d_scale, float *d_shift) {
+        const auto with = [](float *p, int j) { return p ? p + j : nullptr; };
+        int j = 0;
+        for (; j + 4 * W <= d; j += 4 * W)
+            norm_back_columns<4>(dy + j, x + j, inv + j, scale + j, with(d_scale, j), with(d_shift, j));
+        for (; j < d; j += W)
+            norm_back_columns<1>(dy + j, x + j, inv + j, scale + j, with(d_scale, j), with(d_shift, j));
+    }
+
+    // out = x * scale + shift
+    void scaled(const float *x, const float *scale, const float *shift, float *out, int rows) {
+        for (int i = 0; i < rows; ++i)
+            for (int j = 0; j < d; j += W)
+                store(out + size_t(i) * d + j, load(x + size_t(i) * d + j) * load(scale + j) + load(shift + j));
+    }
+
+    static void add_rows(const float *x, float *total, int rows, int columns) {
+        for (int j = 0; j < columns; j += W) {
+            vec some = load(total + j);
+            for (int i = 0; i < rows; ++i) some += load(x + size_t(i) * columns + j);
+            store(total + j, some);
+        }
+    }
+
+    // ---- passes ----------------------------------------------------------------------------------------------------
+
+    Left rows_of(const float *x, int width) const { return {x, size_t(width), 1}; }
+    Left columns_of(const float *x, int width) const { return {x, 1, size_t(width)}; }
+
+    void forward_layer(int layer, int i, int count) {
+        const LayerWeights &w = s.weights[layer];
+        const Packed p = packed_at(s, layer, false);
+        const Kept k = kept(layer, i);
+        const int rows = count * n;
+        const size_t one = size_t(n) * d;
+        const float *maps[3] = {p.q, p.k, p.v};
+        for (int m = 0; m < 3; ++m) gemm_packed(rows_of(h, d), maps[m], k.qkv + m * d, 3 * d, rows, d, d, ZERO);
+        for (int c = 0; c < count; ++c) look(k.qkv + 3 * one * c, k.seen + one * c);
+        gemm_packed(rows_of(k.seen, d), p.combine, t, d, rows, d, d, BIAS, w.combine_bias);
+        for (size_t j = 0; j < one * count; j += W) store(t + j, load(t + j) + load(h + j));
+        for (int c = 0; c < count; ++c)
+            norm(t + one * c, k.x1 + one * c, k.inverse1 + c * d, w.scale1, w.shift1, h + one * c);
+        gemm_packed(rows_of(h, d), p.ff1, k.hidden, f, rows, d, f, BIAS, w.ff1_bias);
+        for (size_t j = 0; j < size_t(rows) * f; j += W) store(k.hidden + j, larger(load(k.hidden + j), vec{}));
+        gemm_packed(rows_of(k.hidden, f), p.ff2, t, d, rows, f, d, BIAS, w.ff2_bias);
+        for (size_t j = 0; j < one * count; j += W) store(t + j, load(t + j) + load(h + j));
+        for (int c = 0; c < count; ++c)
+            norm(t + one * c, k.x2 + one * c, k.inverse2 + c * d, w.scale2, w.shift2, h + one * c);
+    }
+
+    // dh: from the gradient of the layer's result to that of its input, whose rows are `in`, or in h's place if null.
+    void backward_layer(int layer, int i, int count, const float *in, LayerGradients *g) {
+        const LayerWeights &w = s.weights[layer];
+        const Packed p = packed_at(s, layer, true);
+        const Kept k = kept(layer, i);
+        const int rows = count * n;
+        const size_t one = size_t(n) * d;
+        for (int c = 0; c < count; ++c)
+            norm_back(dh + one * c, k.x2 + one * c, k.inverse2 + c * d, w.scale2, g ? g->scale2 : nullptr,
+                      g ? g->shift2 : nullptr);
+        if (g) {
+            add_rows(dh, g->ff2_bias, rows, d);
+            gemm<W>(columns_of(k.hidden, f), dh, d, g->ff2, d, f, rows, d, ADD);
+        }
+        gemm_packed(rows_of(dh, d), p.ff2, wide, f, rows, d, f, ZERO);
+        for (size_t j = 0; j < size_t(rows) * f; j += W)
+            store(wide + j, load(k.hidden + j) > 0.0f ? load(wide + j) : vec{});
+        if (g) {
+            scaled(k.x1, w.scale1, w.shift1, t, rows);
+            add_rows(wide, g->ff1_bias, rows, f);
+            gemm<W>(columns_of(wide, f), t, d, g->ff1, d, f, rows, d, ADD);
+        }
+        gemm_packed(rows_of(wide, f), p.ff1, dh, d, rows, f, d, ADD);
+        for (int c = 0; c < count; ++c)
+            norm_back(dh + one * c, k.x1 + one * c, k.inverse1 + c * d, w.scale1, g ? g->scale1 : nullptr,
+                      g ? g->shift1 : nullptr);
+        if (g) {
+            add_rows(dh, g->combine_bias, rows, d);
+            gemm<W>(columns_of(dh, d), k.seen, d, g->combine, d, d, rows, d, ADD);
+        }
+        gemm_packed(rows_of(dh, d), p.combine, dt, d, rows, d, d, ZERO);
+        for (int c = 0; c < count; ++c) look_back(k.qkv + 3 * one * c, k.seen + one * c, dt + one * c, qkv + 3 * one * c);
+        if (g) {
+            float *out[3] = {g->q, g->k, g->v};
+            for (int m = 0; m < 3; ++m) gemm<W>(columns_of(qkv + m * d, 3 * d), in, d, out[m], d, d, rows, d, ADD);
+        }
+        const float *maps[3] = {p.q, p.k, p.v};
+        for (int m = 0; m < 3; ++m) gemm_packed(rows_of(qkv + m * d, 3 * d), maps[m], dh, d, rows, d, d, ADD);
+    }
+
+    template <class Work>
+    Status pass(int group, const Work &work) {
+        const int end = (group + 1) * s.group < s.b ? (group + 1) * s.group : s.b;
+        for (int i = group * s.group; i < end; i += most) {
+            if (__atomic_load_n(s.stop, __ATOMIC_RELAXED)) return STOPPED;
+            work(i, end - i < most ? end - i : most);
+        }
+        return DONE;
+    }
+
+    Status forward(int group) {
+        return pass(group, [&](int i, int count) {
+            const size_t at = size_t(i) * n * d, size = sizeof(float) * count * n * d;
+            __builtin_memcpy(h, s.in + at, size);
+            for (int layer = 0; layer < s.layers; ++layer) forward_layer(layer, i, count);
+            __builtin_memcpy(s.out + at, h, size);
+        });
+    }
+
+    Status backward(int group) {
+        return pass(group, [&](int i, int count) {
+            const size_t at = size_t(i) * n * d, size = sizeof(float) * count * n * d;
+            __builtin_memcpy(dh, s.d_out + at, size);
+            for (int layer = s.layers - 1; layer >= 0; --layer) {
+                LayerGradients own{};
+                if (s.d_weights) own = gradients(layer, group);
+                if (layer && s.d_weights) {
+                    const LayerWeights &below = s.weights[layer - 1];
+                    scaled(kept(layer - 1, i).x2, below.scale2, below.shift2, h, count * n);
+                }
+                backward_layer(layer, i, count, layer ? h : s.in + at, s.d_weights ? &own : nullptr);
+            }
+            __builtin_memcpy(s.d_in + at, dh, size);
+        });
+    }
+};
+
+}  // namespace CNF_ISA
+}  // namespace cnf

@@ -1,0 +1,99 @@
+"""Encoder layers in the native kernels, as one differentiable step from a batch of node embeddings to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from cnf_cli.engine.base import Layer
+
+_GROUP_NODES = 800
+_GROUPS = (4, 16)
+_SPARES = 4
+_spare: list[Tensor] = []
+
+LAYER_TENSORS, FF1_BIAS, FF2 = 13, 8, 9
+"""How many tensors `Layer.weights` gives, and places among them."""
+
+
+def through(native: Any, layers: Sequence[Layer], h: Float[Tensor, "b n d"], threads: int, isa: str) -> Tensor | None:
+    """The embeddings after all layers; None where the kernels have no place for them."""
+    weights = [layer.weights() for layer in layers]
+    if not weights or any(w is None for w in weights) or not _fits(native, layers[0], h, weights[0]):
+        return None
+    flat = [tensor for w in weights for tensor in w or ()]
+    out: Tensor = _Layers.apply(native, layers[0].heads, threads, isa, h, *flat)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _fits(native: Any, layer: Layer, h: Tensor, weights: Sequence[Tensor] | None) -> bool:
+    d = h.shape[-1]
+    f = 0 if weights is None else len(weights[FF1_BIAS])
+    plain = h.device.type == "cpu" and h.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+    return bool(plain and d % 16 == 0 and f % 16 == 0 and d % (4 * layer.heads) == 0 and h.shape[1] <= native.MAX_NODES)
+
+
+class _Layers(torch.autograd.Function):
+    """What is kept for the backward pass lies in one buffer; weights' gradients are added up group by group of instances.
+
+    The groups depend on the batch alone, so that a gradient does not depend on the number of threads.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, native: Any, heads: int, threads: int, isa: str, h: Tensor, *weights: Tensor) -> Tensor:
+        x = h.detach().contiguous()
+        plain = [w.detach().contiguous() for w in weights]
+        b, n, d = x.shape
+        group = _share(b, n)
+        kept = None
+        if any(ctx.needs_input_grad):
+            kept = _Room(native.layers_room(b, n, d, len(weights[FF1_BIAS]), len(weights) // LAYER_TENSORS))
+        out = torch.empty_like(x)
+        native.layers(x, plain, heads, group, out, kept and kept.buffer, threads, isa)
+        ctx.how = native, heads, group, threads, isa
+        ctx.kept = kept
+        ctx.save_for_backward(x, *weights)
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        native, heads, group, threads, isa = ctx.how
+        x, *weights = ctx.saved_tensors
+        plain = [w.detach().contiguous() for w in weights]
+        d_in = torch.empty_like(x)
+        wanted = any(ctx.needs_input_grad[5:])
+        sizes = [w.numel() for w in weights]
+        groups = -(-len(x) // group)
+        room = _Room(groups * sum(sizes)) if wanted else None
+        sums = None if room is None else room.buffer[: groups * sum(sizes)].view(groups, -1).zero_()
+        native.layers_backward(x, plain, heads, group, ctx.kept.buffer, grad.contiguous(), d_in, sums, threads, isa)
+        grads: list[Tensor | None] = [None] * len(weights)
+        if sums is not None:
+            for i, part in enumerate(torch.split(sums.sum(0), sizes)):
+                shape = weights[i].shape
+                # The second feed-forward map's gradient comes transposed.
+                grads[i] = part.view(shape[::-1]).t() if i % LAYER_TENSORS == FF2 else part.view(shape)
+        return None, None, None, None, d_in, *grads
+
+
+def _share(b: int, n: int) -> int:
+    """Instances in a group."""
+    low, high = _GROUPS
+    return max(1, -(-b // min(max(low, b * n // _GROUP_NODES), high)))
+
+
+class _Room:
+    """A large buffer that goes to the next one who needs it: fresh memory costs as much as a layer."""
+
+    def __init__(self, numel: int) -> None:
+        fitting = [i for i, spare in enumerate(_spare) if numel <= spare.numel() <= 2 * numel]
+        self.buffer = _spare.pop(fitting[0]) if fitting else torch.empty(numel)
+
+    def __del__(self) -> None:
+        _spare.append(self.buffer)
+        del _spare[:-_SPARES]
