@@ -100,6 +100,7 @@ def buffers(setup: Setup) -> float:
             buffer.fill_(1000.0)
         with torch.no_grad():
             learner.encode(inst)
+    setup.agree(True)  # would never be reached if the line above waited for rank 0
     gradients(learner, policy, problem, inst, seeds)
     return max(float(buffer.max()) for buffer in policy.buffers())
 
