@@ -38,7 +38,7 @@ def _fits(native: Any, layer: Layer, h: Tensor, weights: Sequence[Tensor] | None
 
 
 class _Layers(torch.autograd.Function):
-    """What is kept for the backward pass lies in one buffer; weights' gradients are added up group by group of instances.
+    """All layers at once; weights' gradients are added up group by group of instances.
 
     The groups depend on the batch alone, so that a gradient does not depend on the number of threads.
     """

@@ -117,6 +117,6 @@ class RuntimeSection(Section):
     threads: int = Field(0, ge=0, le=4096, description="CPU threads; 0 = as torch chooses")
     chunk: int = Field(0, ge=0, description="instances per forward pass in evaluation; 0 = chosen from n")
     engine: Literal["auto", "native", "torch"] = Field("auto", description="rollout engine")
-    precision: Literal["float32", "bfloat16"] = Field("float32", description="bfloat16: mixed precision on CUDA")
-    compile: bool = Field(False, description="torch.compile the encoder on CUDA")
+    precision: Literal["float32", "bfloat16"] = Field("float32", description="bfloat16: mixed, pretraining on CUDA")
+    compile: bool = Field(False, description="torch.compile the encoder in pretraining on CUDA")
     tensorboard: bool = Field(False, description="also write TensorBoard events (extra `tensorboard`)")

@@ -40,7 +40,7 @@ def _train(job: Job, setup: Setup) -> Result:
     from cnf_cli.engine.random import seeds_from
     from cnf_cli.policies.run import reinforce_loss
     from cnf_cli.stages.models import make_policy, make_problem, save_models
-    from cnf_cli.stages.setup import accelerated
+    from cnf_cli.stages.setup import network
     from cnf_cli.stages.training import Loop, learning_rate, set_rate
     from cnf_cli.stages.validation import validation_set
 
@@ -52,7 +52,7 @@ def _train(job: Job, setup: Setup) -> Result:
     if "init" in job.inputs:
         _start_from(policy, job)
     policy.to(setup.device).train()
-    network = accelerated(policy, job.runtime, setup.device)
+    learner = network(policy, job.runtime, setup)
     optimizer = torch.optim.Adam(policy.parameters(), lr=section.lr, weight_decay=section.weight_decay)
     validation = validation_set(job, problem, section.seed, section.validation_count)
     job.provenance["engine"] = setup.engine.name
@@ -65,10 +65,9 @@ def _train(job: Job, setup: Setup) -> Result:
         seeds, mine = seeds_from(rng, size), setup.mine(size)
         inst, seeds = clean[mine].to(setup.device), seeds[mine].to(setup.device)
 
-        loss, sampled = reinforce_loss(network, problem, inst, setup.engine, seeds)
+        loss, sampled = reinforce_loss(learner, problem, inst, setup.engine, seeds)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        setup.average(policy)
         if section.grad_clip:
             torch.nn.utils.clip_grad_norm_(policy.parameters(), section.grad_clip)
         optimizer.step()

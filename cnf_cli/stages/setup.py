@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from cnf_cli.engine import get_engine
 from cnf_cli.engine.base import Engine, Tables
@@ -38,7 +39,10 @@ class Setup:
         return slice(self.rank * share, (self.rank + 1) * share)
 
     def average(self, module: nn.Module) -> None:
-        """Gradients become their mean over all ranks; nothing to do on one."""
+        """Gradients become their mean over all ranks; nothing to do on one.
+
+        For steps that `network` does not fit: several passes per step, unequal ones, or second derivatives.
+        """
         if self.world == 1:
             return
         grads = [p.grad for p in module.parameters() if p.grad is not None]
@@ -99,10 +103,49 @@ class Accelerated:
         encode: Any = policy.encode
         self.inner: Any = torch.compile(encode) if runtime.compile else encode
 
-    def encode(self, inst: Instances, *, second_order: bool = False, engine: Engine | None = None) -> Tables:
+    def encode(self, inst: Instances, *, engine: Engine | None = None, **keywords: Any) -> Tables:
+        """The policy's tables through torch's own layers: they are what is compiled, whatever the engine."""
         with torch.autocast(self.device, dtype=self.mixed, enabled=self.mixed is not None):
-            tables: Tables = self.inner(inst, second_order=second_order)  # torch's layers: they are what is compiled
+            tables: Tables = self.inner(inst, **keywords)
         return tables.with_(**{name: tensor.float() for name, tensor in tables.tensors()})
+
+
+class Forward(nn.Module):
+    """A policy whose forward is its `encode`: DistributedDataParallel prepares the averaging in forward calls only."""
+
+    def __init__(self, policy: nn.Module, encode: Callable[..., Tables]) -> None:
+        super().__init__()
+        self.policy, self.run = policy, encode
+
+    def forward(self, inst: Instances, **keywords: Any) -> Tables:
+        return self.run(inst, **keywords)
+
+
+class Parallel:
+    """A policy on several ranks: the backward pass of what it encodes leaves the gradients' mean over all ranks.
+
+    One backward pass must follow each `encode` with gradients. The weights stay those of the policy, which is what is
+    saved, validated and attacked. Buffers (batch norm's statistics) are rank 0's at the start of every such `encode`.
+    """
+
+    def __init__(self, policy: nn.Module, encode: Callable[..., Tables]) -> None:
+        self.alone = encode
+        # What is compiled lies inside, as torch advises: compiling around the wrapper would trace its hooks.
+        self.ranks = DistributedDataParallel(Forward(policy, encode))
+
+    def encode(self, inst: Instances, **keywords: Any) -> Tables:
+        # Without gradients there is nothing to average, and one rank alone must not wait for the others' buffers.
+        tables: Tables = (self.ranks if torch.is_grad_enabled() else self.alone)(inst, **keywords)
+        return tables
+
+
+def network(policy: Any, runtime: RuntimeSection, setup: Setup) -> Any:
+    """The policy as training calls it: faster where the recipe asks for it, gradients averaged where ranks share work.
+
+    On one rank and with plain options that is the policy itself.
+    """
+    fast = accelerated(policy, runtime, setup.device)
+    return Parallel(policy, fast.encode) if setup.world > 1 else fast
 
 
 def accelerated(policy: Any, runtime: RuntimeSection, device: torch.device) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from cnf_cli.formats import checkpoint
 from cnf_cli.store import Store
 from tests.conftest import ROOT
 from tests.helpers import cnf, cnf_json, environment
@@ -138,7 +139,10 @@ def under_torchrun(args: list[str], store: Path) -> Any:
 
 
 def test_two_ranks_train_like_one(tmp_path: Path) -> None:
-    """Two processes under torchrun with the same total batch reach the same validation costs; rank 0 writes."""
+    """Two processes under torchrun with the same total batch reach the same validation costs; rank 0 writes.
+
+    What they write has the names and shapes of what one process writes.
+    """
     one = cnf_json(*PRETRAIN, store=tmp_path / "one")["id"]
     two = under_torchrun(PRETRAIN, tmp_path / "two")["id"]
     assert two == one
@@ -149,6 +153,8 @@ def test_two_ranks_train_like_one(tmp_path: Path) -> None:
     assert len(ours) == len(theirs)
     for a, b in zip(ours, theirs, strict=True):
         assert b["validation_cost"] == pytest.approx(a["validation_cost"], rel=2e-3)
+    saved = [checkpoint.load(Store(tmp_path / name).open(one, "model.safetensors"))[0] for name in ("one", "two")]
+    assert {k: v.shape for k, v in saved[0].items()} == {k: v.shape for k, v in saved[1].items()}
 
 
 def test_two_ranks_harden_an_ensemble(tmp_path: Path) -> None:
