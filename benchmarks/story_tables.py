@@ -52,7 +52,8 @@ def gaps_of(evaluation: Artifact) -> dict[str, Gaps]:
         best, once = (stats.gaps(c.min(0), reference) for c in (cost, plain))
         out[entry["name"]] = Gaps(best, once, np.stack([stats.gaps(c, reference) for c in cost]))
     # The set made against the pretrained policy is its white-box set.
-    return {**out, "white": out["fixed"]} if "white" not in out and protocol["policies"] else out
+    own = "fixed" in out and "white" not in out and protocol["policies"]
+    return {**out, "white": out["fixed"]} if own else out
 
 
 def numbers(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -146,7 +147,7 @@ def markdown(found: dict[str, Any]) -> str:
             parts.append(f"**Gap in % at x{copies} {TITLES[plan]} ({amount} for each training run).**")
             parts.append(gap_table(rows, key))
         parts.append(f"**What the models were given, {TITLES[plan]}.**")
-        parts.append(routing_table(rows, found["augment"]))
+        parts.append(routing_table(rows, found["augment"], found["steps"]))
     return "\n\n".join(parts)
 
 
@@ -173,7 +174,7 @@ def gap_table(rows: Sequence[dict[str, Any]], key: str) -> str:
         told = f"{sum(spent) / len(spent):.{0 if min(spent) > 10 else 1}f}" if spent else "-"
         start = [row["rival"], str(row["models"]), f"{row['instances']:,}" if row["instances"] else "-", told]
         lines.append([*start, *(_cell(row["gaps"].get(name, {}).get(key)) for name in SETS)])
-    return _table(lines)
+    return table(lines)
 
 
 def _cell(gap: dict[str, Any] | None) -> str:
@@ -184,22 +185,23 @@ def _cell(gap: dict[str, Any] | None) -> str:
     return f"{gap['mean']:.3f} [{gap['ci95'][0]:.3f}, {gap['ci95'][1]:.3f}]{spread}"
 
 
-def routing_table(rows: Sequence[dict[str, Any]], augment: int) -> str:
-    """Rows per model and step, their kinds, how the models differ, and what the router does."""
-    head = ["rival", "rows per model", "clean %", "local %", "global %", "overlap", "covered %"]
+def routing_table(rows: Sequence[dict[str, Any]], augment: int, steps: dict[str, dict[str, float]]) -> str:
+    """What a step costs, rows per model in it, their kinds, how the models differ, and what the router does."""
+    head = ["rival", "CPU s per step", "rows per model", "clean %", "local %", "global %", "overlap", "covered %"]
     head += ["entropy", "entropy at the end", "reward", f"fixed x{augment}: one model alone", "best of all"]
     lines = [head]
     for row in rows:
         r, fixed = row["routing"] or {}, row["gaps"]["fixed"]
         share = [f"{100 * r[k]:.0f}" if k in r else "-" for k in ("clean", "local", "global")]
-        cells = [" / ".join(f"{v:.0f}" for v in r["load"]) if r else "-", *share]
-        cells += [f"{r['overlap']:.2f}" if r else "-", f"{100 * r['covered']:.0f}" if r else "-"]
+        cells = [f"{steps[row['rival']]['step']:.3f}" if row["rival"] in steps else "-"]
+        cells += [" / ".join(f"{v:.0f}" for v in r["load"]) if r else "-"]
+        cells += [*share, f"{r['overlap']:.2f}" if r else "-", f"{100 * r['covered']:.0f}" if r else "-"]
         cells += [f"{r[k]:.3f}" if k in r else "-" for k in ("entropy", "last_entropy")]
         cells += [f"{r['reward']:.4f} ± {r['reward_std']:.4f}" if "reward" in r else "-"]
         lines.append([row["rival"], *cells, f"{fixed['alone']:.3f}", f"{fixed['best']['mean']:.3f}"])
-    return _table(lines)
+    return table(lines)
 
 
-def _table(lines: Sequence[Sequence[str]]) -> str:
+def table(lines: Sequence[Sequence[str]]) -> str:
     head, *rest = (f"| {' | '.join(cells)} |" for cells in lines)
     return "\n".join([head, "|" + "---|" * len(lines[0]), *rest])
