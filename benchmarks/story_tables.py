@@ -52,8 +52,15 @@ def gaps_of(evaluation: Artifact) -> dict[str, Gaps]:
         best, once = (stats.gaps(c.min(0), reference) for c in (cost, plain))
         out[entry["name"]] = Gaps(best, once, np.stack([stats.gaps(c, reference) for c in cost]))
     # The set made against the pretrained policy is its white-box set.
-    own = "fixed" in out and "white" not in out and protocol["policies"]
-    return {**out, "white": out["fixed"]} if own else out
+    if protocol["policies"] and "fixed" in out:
+        out.setdefault("white", out["fixed"])
+    return out
+
+
+def references(evaluation: Artifact) -> list[str]:
+    """Who made the reference costs, and whether they are proved."""
+    table = json.loads(evaluation.path("rows.json").read_text(encoding="utf-8"))
+    return sorted({row["reference"] for row in table["rows"]})
 
 
 def numbers(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -73,6 +80,7 @@ def _row(runs: Sequence[Run]) -> dict[str, Any]:
         "cpu_seconds": [m.provenance["curve"][-1].get("cpu_seconds") for m in trained],
         "machine": first.provenance["machine"] if first else None,
         "versions": first.provenance["versions"] if first else None,
+        "reference": references(runs[0].evaluation),
         "trained": [m.key for m in trained],
         "evaluations": [run.evaluation.manifest.key for run in runs],
         "gaps": {name: _gap(name, [one[name] for one in found]) for name in found[0]},
@@ -154,10 +162,11 @@ def markdown(found: dict[str, Any]) -> str:
 def about(found: dict[str, Any]) -> str:
     """How to read the tables, and where they were made."""
     rows = [row for rows in found["plans"].values() for row in rows if row["machine"]]
-    where = ""
+    solvers = sorted({name for rows in found["plans"].values() for row in rows for name in row["reference"]})
+    where = f" Reference: {'; '.join(solvers)}."
     if rows:
         m, v = rows[0]["machine"], rows[0]["versions"]
-        where = f" Machine: {m['cpu']}, {m['cores']} cores, torch {v['torch']}."
+        where += f" Machine: {m['cpu']}, {m['cores']} cores, torch {v['torch']}."
     return (
         "Mean of per-instance gaps [95% BCa interval over instances, of each instance's mean over seeds] "
         "(lowest to highest mean of a seed). The best of all models counts. All start from the same policy, which the "

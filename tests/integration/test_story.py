@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import story
+from benchmarks.story_runs import Cost
 from cnf_cli.errors import RecipeError
 from cnf_cli.recipe import load_recipe
 from cnf_cli.store import Store
@@ -87,8 +88,8 @@ def test_unknown_rival_is_named(tmp_path: Path) -> None:
 def test_steps_fit_the_budget_with_refits() -> None:
     """The most steps within a budget: one more would exceed it, also where an attack is fitted again on the way."""
     recipe = load_recipe(ROOT / "recipes" / "atsp20.toml")
-    cost = story.Cost(step=0.5, fit=10.0)
+    cost = Cost(step=0.5, fit=10.0)
     for budget in (15.0, 40.0, 333.0):
         steps = cost.steps(recipe, budget)
         assert cost.of(recipe, steps) <= budget < cost.of(recipe, steps + 1)
-    assert story.Cost(1.0).steps(load_recipe(ROOT / "recipes" / "tsp20-story.toml"), 7.5) == 7
+    assert Cost(1.0).steps(load_recipe(ROOT / "recipes" / "tsp20-story.toml"), 7.5) == 7
