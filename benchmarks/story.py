@@ -45,6 +45,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--store", type=Path, default=Path("artifacts"))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--set", action="append", default=[], metavar="table.key=value")
+    parser.add_argument("--param", action="append", default=[], metavar="key=value", help="of the reference solver")
     parser.add_argument("--markdown", type=Path, help="also write the tables here")
     parser.add_argument("--json", type=Path, help="write all numbers here")
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
@@ -61,7 +62,7 @@ def command(asked: argparse.Namespace) -> str:
     words = ["python -m benchmarks.story"]
     for name, value in vars(asked).items():
         if value != usual[name] and name not in beside:
-            many = [f"{value:g}"] if isinstance(value, float) else value if name == "set" else [value]
+            many = [f"{value:g}"] if isinstance(value, float) else value if name in ("set", "param") else [value]
             words += [f"--{name} {one}" for one in many]
     return " ".join(words)
 
@@ -75,8 +76,17 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     given = sys.argv[1:] if argv is None else list(argv)
     asked = arguments(given)
     bars = make_bars(Console(stderr=True, highlight=False), quiet=asked.quiet)
-    told = (asked.problem, Store(asked.store), asked.seeds, asked.threads, tuple(asked.set), asked.init, asked.clean)
-    story = Story(*told, bars=bars)
+    story = Story(
+        asked.problem,
+        Store(asked.store),
+        seeds=asked.seeds,
+        threads=asked.threads,
+        sets=tuple(asked.set),
+        init=asked.init,
+        clean=asked.clean,
+        params=tuple(asked.param),
+        bars=bars,
+    )
     names = asked.rivals.split(",") if asked.rivals else RIVALS.get(asked.problem, RIVALS[""])
     found = story.play(names, asked.budget, asked.instances)
     found |= {"made": story.made, "command": command(asked)}

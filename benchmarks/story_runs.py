@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.story_tables import Run, numbers
+from cnf_cli.cli.label import settings
 from cnf_cli.errors import ArtifactError, RecipeError, did_you_mean
+from cnf_cli.formats import dataset
 from cnf_cli.recipe import Recipe, load_recipe
-from cnf_cli.stages import assemble, attack, data, evaluate, pretrain, train_cnf
+from cnf_cli.solvers.run import default_solver, require
+from cnf_cli.stages import assemble, attack, data, evaluate, label, pretrain, train_cnf
 from cnf_cli.stages.job import Artifact, Bars, Silent
 from cnf_cli.stages.runner import Runner, Step, Task
 from cnf_cli.store import Manifest, Store
@@ -70,6 +73,8 @@ class Story:
     """Overrides of every recipe, as `--set` takes them."""
     init: str | None = None
     clean: str | None = None
+    params: tuple[str, ...] = ()
+    """Settings of the reference solver, as `cnf label --param` takes them."""
     bars: Bars = field(default_factory=Silent)
     made: int = 0
     """Artifacts that were not in the store before."""
@@ -165,19 +170,27 @@ class Story:
         if rival.trained:
             assert policy is not None
             sets["white"] = self.run(attack.task(self.base, policy, sets["clean"], white_box=True))
-        rows = (rival.name,) if policy is None else ()
-        about = self.base.evaluate
-        solvers = assemble.Solvers(about.solver, rows, self.threads)
-        kind, nodes = self.base.problem.kind, self.base.problem.n + 1
-        given = [solvers.set_of(n, made, kind, nodes, self._known(made)) for n, made in sets.items()]
+        about, rows = self.base.evaluate, (rival.name,) if policy is None else ()
+        given = []
+        for name, made in sets.items():
+            solved = tuple(label.task(made, kind, local={"jobs": self.threads}) for kind in rows)
+            given.append(evaluate.SetOf(name, self._labelled(made), solved))
         methods = [] if policy is None else [(rival.name, policy)]
         protocol: dict[str, Any] = {"augment": about.augment, "decode": about.decode, "seed": about.seed}
         return Artifact(self.store, self.run(evaluate.task(given, methods, rows, **protocol), f"{tag}-evaluation"))
 
-    def _known(self, made: Manifest) -> str:
-        from cnf_cli.formats import dataset
-
-        return assemble.known_of(dataset.load(self.store.open(made.key, "data.h5")))
+    def _labelled(self, made: Manifest) -> Task | Manifest:
+        """The set with a reference for every instance."""
+        known = assemble.known_of(dataset.load(self.store.open(made.key, "data.h5")))
+        if known == "all":
+            return made
+        about = self.base
+        kind, nodes = about.problem.kind, about.problem.n + 1  # with a depot, where there is one
+        solver = default_solver(kind, nodes) if about.evaluate.solver == "auto" else about.evaluate.solver
+        require(solver, kind)
+        return label.task(
+            made, solver, settings(solver, list(self.params)), keep=known == "some", local={"jobs": self.threads}
+        )
 
     def play(self, names: Sequence[str], budget: float, instances: int) -> dict[str, Any]:
         """All numbers: every rival after equal instances and after equal time, for every seed."""

@@ -38,7 +38,8 @@ def play(problem: str, folder: Path, *more: str, **keys: object) -> dict[str, An
 
 def test_story_has_every_rival_equal_time_and_repeats_for_free(tmp_path: Path) -> None:
     """Each rival stands in each table; time is shared evenly; asked again, nothing runs and the same is printed."""
-    asked = ["--rivals", "pretrained,at,cnf", "--budget", "1", "--json", str(tmp_path / "all.json")]
+    asked = ["--rivals", "pretrained,at,cnf", "--budget", "1", "--param", "iterations=50"]
+    asked += ["--json", str(tmp_path / "all.json")]
     first = play("cvrp20", tmp_path, *asked, "--markdown", str(tmp_path / "first.md"))
     again = play("cvrp20", tmp_path, *asked, "--markdown", str(tmp_path / "again.md"))
     assert first["made"] > 8
