@@ -105,7 +105,6 @@ class Story:
             self.made += step.state == "miss"
 
         runtime = self.base.runtime.model_copy(update={"threads": self.threads})
-        # A runner of its own: runners know tasks by their place in memory, which the next task may be given again.
         runner = Runner(self.store, runtime, self.bars, ("python", "-m", "benchmarks.story"), count)
         return runner.run(replace(task, alias=f"story-{self.problem}/{alias}" if alias else None))
 
