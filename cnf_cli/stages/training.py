@@ -46,6 +46,9 @@ class Progress:
     step: int = 0
     instances: int = 0
     seconds: float = 0.0
+    """By the wall clock, without validation."""
+    cpu_seconds: float = 0.0
+    """Of the processor, all threads together: what a busy machine spoils least."""
     sums: dict[str, float] = field(default_factory=dict)
     """Each number's sum over the updates since the last line of metrics.jsonl, for its mean."""
     updates: int = 0
@@ -141,7 +144,7 @@ class Diary:
         if not self.writes:
             return
         self.metrics.add({"instances": at.instances, "step": at.step, **values})
-        self.times.add({"instances": at.instances, "seconds": round(at.seconds, 3), **beside})
+        self.times.add({"instances": at.instances, **_times(at), **beside})
         if self.board is not None:
             for name, value in {**values, **beside}.items():
                 if isinstance(value, int | float):
@@ -154,6 +157,14 @@ class Diary:
             return
         lines = (self.job.work / "times.jsonl").read_text().splitlines()
         self.job.provenance["curve"] = [json.loads(line) for line in lines]
+
+
+def _times(at: Progress) -> dict[str, float]:
+    return {"seconds": round(at.seconds, 3), "cpu_seconds": round(at.cpu_seconds, 3)}
+
+
+def _clocks() -> tuple[float, float]:
+    return time.monotonic(), time.process_time()
 
 
 def _tensorboard(job: Job) -> Any:
@@ -195,21 +206,22 @@ class Loop:
         at = load_state(self._saved, self.modules, self.optimizers)
         diary = Diary(self.job, at)
         with self.job.bars.bar(what, total, "instances", at.instances) as bar:
-            clock = time.monotonic()
+            began = _clocks()
             while at.instances < total:
                 size = min(self.section.batch_size, total - at.instances)
                 numbers = update(at, size)
                 at.add({name: value for name, value in numbers.items() if name != "lr"})
-                epoch, before = at.instances // every, clock
+                epoch = at.instances // every
                 at.step, at.instances = at.step + 1, at.instances + size
-                clock = time.monotonic()
-                at.seconds += clock - before
+                now = _clocks()
+                at.seconds, at.cpu_seconds = at.seconds + now[0] - began[0], at.cpu_seconds + now[1] - began[1]
+                began = now
                 bar.advance(size, **{name: numbers[name] for name in self.shown if name in numbers})
                 if at.instances >= total or at.instances // every > epoch:
                     values, beside = validate()
                     diary.write(at, {**at.means(self.setup), "lr": numbers["lr"], **values}, beside)
                     bar.advance(0, **{k: v for k, v in {**values, **beside}.items() if isinstance(v, float)})
-                    clock = time.monotonic()  # validation is not training time
+                    began = _clocks()  # validation is not training time
                 self._save(at)
         diary.close()
         return at

@@ -69,3 +69,10 @@ def test_damage_becomes_a_miss_and_is_repaired(tmp_path: Path) -> None:
     assert "damaged" in Runner(store).plan(tasks()[1])[-1].why
     Runner(store).run(tasks()[1])
     assert store.verify(deep=True).problems == []
+
+
+def test_tasks_that_nobody_keeps_are_not_mixed_up(tmp_path: Path) -> None:
+    """One runner gives each of many short-lived tasks its own result, though Python reuses their memory."""
+    runner = Runner(Store(tmp_path))
+    for numbers in range(1, 30):
+        assert runner.run(tasks(numbers)[1]).checks == {"sum": numbers * (numbers - 1) // 2}

@@ -1,0 +1,89 @@
+"""How hard are attacked instances really? True gaps of one policy on the same instances under several attacks.
+
+    cnf import amdkd-pomo-tsp50.pt --as amdkd/tsp50
+    python -m benchmarks.attacks --with amdkd/tsp50 --n 50
+
+Everything is an artifact: the command can be stopped and repeated. A policy for matrices is attacked by ROCO.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.story_tables import Gaps, gaps_of, table
+from cnf_cli import stats
+from cnf_cli.cli.run_stage import recipe_for
+from cnf_cli.recipe import Recipe
+from cnf_cli.stages import assemble, attack, data, evaluate
+from cnf_cli.stages.job import Artifact
+from cnf_cli.stages.runner import Runner
+from cnf_cli.store import Manifest, Store
+
+NEAR = ("budget.radius=0.05",)
+ROCO = ("kind=roco", "steps=10", "width=1", "branch=2", "calls=40")
+ATTRIBUTE = {
+    "noise 0.05, hardest of 10": ("kind=noise", *NEAR, "tries=10"),
+    "noise 0.05": ("kind=noise", *NEAR),
+    "released, grid": (),
+    "paper mode, grid": ("mode=paper",),
+    "bounded 0.05, T = 10, last step": ("steps=10", *NEAR, "keep_best=false"),
+    "bounded 0.05, T = 10": ("steps=10", *NEAR),
+    "bounded 0.05, T = 10, `hac`": ("steps=10", *NEAR, "objective=hac"),
+    "bounded 0.05, T = 10, 5 nodes": ("steps=10", *NEAR, "budget.nodes=5"),
+    "bounded 0.05, T = 20": ("steps=20", *NEAR),
+}
+MATRIX = {name: (*ROCO, f"attacker={name}") for name in ("beam", "random", "ppo", "anneal")}
+"""Name -> keys of [attack]. The first of each is what the others are compared with, instance by instance."""
+
+
+def main(argv: Sequence[str] | None = None) -> str:
+    """Attack, label, solve, print the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.attacks", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--with", dest="policy", required=True, help="the policy: id or alias")
+    parser.add_argument("--n", type=int, default=50, help="nodes of the instances")
+    parser.add_argument("--count", type=int, default=100, help="instances")
+    parser.add_argument("--seed", type=int, default=1234, help="of the instances and the attacks")
+    parser.add_argument("--store", type=Path, default=Path("artifacts"))
+    asked = parser.parse_args(argv)
+    store = Store(asked.store)
+    policy = store.find(store.resolve(asked.policy))
+    assert policy is not None
+    kind = str(policy.checks["problem"])
+    rows, copies = (MATRIX, 16) if kind == "atsp" else (ATTRIBUTE, 8)
+    floor = next(iter(rows))
+    found = {}
+    for name, keys in {"clean": (), **rows}.items():
+        numbers = (f"attack.count={asked.count}", f"attack.seed={asked.seed}")
+        recipe = recipe_for(kind, asked.n, [*(f"attack.{key}" for key in keys), *numbers])
+        found[name] = measured(store, recipe, policy, name != "clean", copies)
+        print(f"{name}: done", file=sys.stderr)
+    lines = [["set", "x1", f"x{copies}", f"x1 above {floor}", "mean move"]]
+    for name, (gaps, move) in found.items():
+        above = "-" if name in ("clean", floor) else told(gaps.plain - found[floor][0].plain, "+")
+        lines.append([name, told(gaps.plain), told(gaps.best), above, f"{move:.3f}"])
+    text = table(lines)
+    print(text)
+    return text
+
+
+def measured(store: Store, recipe: Recipe, policy: Manifest, attacked: bool, copies: int) -> tuple[Gaps, float]:
+    """The policy's gaps on the recipe's instances, clean or attacked, and how far nodes moved on average."""
+    runner = Runner(store, recipe.runtime.model_copy(update={"threads": 1}))
+    clean = data.task(recipe.problem, recipe.attack.count, recipe.attack.seed)
+    made = runner.run(attack.task(recipe, policy, clean) if attacked else clean)
+    one = assemble.Solvers(jobs=1).set_of("set", made, recipe.problem.kind, recipe.problem.n, "none")
+    done = runner.run(evaluate.task([one], [("policy", policy)], augment=copies))
+    return gaps_of(Artifact(store, done))["set"], float(made.checks.get("moved_mean", 0.0))
+
+
+def told(values: stats.Array, sign: str = "") -> str:
+    """Mean and interval."""
+    ci = stats.bootstrap(values)
+    return f"{ci.mean:{sign}.2f} [{ci.low:{sign}.2f}, {ci.high:{sign}.2f}]"
+
+
+if __name__ == "__main__":
+    main()
