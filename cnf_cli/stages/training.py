@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -33,6 +35,17 @@ def learning_rate(base: float, decay_last: float, decay_factor: float, done: int
     return base * decay_factor if done >= total * (1 - decay_last) else base
 
 
+def scheduled_rate(section: PretrainSection, done: int) -> float:
+    """The rate for the step that begins after `done` instances, as the recipe's warm-up and schedule say."""
+    if done < section.warmup:
+        return section.lr * (done + 1) / (section.warmup + 1)
+    if section.schedule == "last":
+        return learning_rate(section.lr, section.decay_last, section.decay_factor, done, section.instances)
+    way = (done - section.warmup) / max(1, section.instances - section.warmup)
+    left = 1 - way if section.schedule == "linear" else (1 + math.cos(math.pi * way)) / 2
+    return section.lr * (section.decay_factor + (1 - section.decay_factor) * left)
+
+
 def set_rate(optimizer: Optimizer, rate: float) -> None:
     """Every group of the optimizer learns at this rate."""
     for group in optimizer.param_groups:
@@ -46,6 +59,8 @@ class Progress:
     step: int = 0
     instances: int = 0
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    """Of all threads, and of the solvers asked on the way; without validation, like `seconds`."""
     sums: dict[str, float] = field(default_factory=dict)
     """Each number's sum over the updates since the last line of metrics.jsonl, for its mean."""
     updates: int = 0
@@ -141,7 +156,8 @@ class Diary:
         if not self.writes:
             return
         self.metrics.add({"instances": at.instances, "step": at.step, **values})
-        self.times.add({"instances": at.instances, "seconds": round(at.seconds, 3), **beside})
+        spent = {"seconds": round(at.seconds, 3), "cpu_seconds": round(at.cpu_seconds, 3)}
+        self.times.add({"instances": at.instances, **spent, **beside})
         if self.board is not None:
             for name, value in {**values, **beside}.items():
                 if isinstance(value, int | float):
@@ -154,6 +170,11 @@ class Diary:
             return
         lines = (self.job.work / "times.jsonl").read_text().splitlines()
         self.job.provenance["curve"] = [json.loads(line) for line in lines]
+
+
+def _cpu_seconds() -> float:
+    """CPU time of this process and of the children it has waited for."""
+    return sum(os.times()[:4])
 
 
 def _tensorboard(job: Job) -> Any:
@@ -195,21 +216,22 @@ class Loop:
         at = load_state(self._saved, self.modules, self.optimizers)
         diary = Diary(self.job, at)
         with self.job.bars.bar(what, total, "instances", at.instances) as bar:
-            clock = time.monotonic()
+            clock, cpu = time.monotonic(), _cpu_seconds()
             while at.instances < total:
                 size = min(self.section.batch_size, total - at.instances)
                 numbers = update(at, size)
                 at.add({name: value for name, value in numbers.items() if name != "lr"})
-                epoch, before = at.instances // every, clock
+                epoch = at.instances // every
                 at.step, at.instances = at.step + 1, at.instances + size
-                clock = time.monotonic()
-                at.seconds += clock - before
+                now, used = time.monotonic(), _cpu_seconds()
+                at.seconds, at.cpu_seconds = at.seconds + now - clock, at.cpu_seconds + used - cpu
+                clock, cpu = now, used
                 bar.advance(size, **{name: numbers[name] for name in self.shown if name in numbers})
                 if at.instances >= total or at.instances // every > epoch:
                     values, beside = validate()
                     diary.write(at, {**at.means(self.setup), "lr": numbers["lr"], **values}, beside)
                     bar.advance(0, **{k: v for k, v in {**values, **beside}.items() if isinstance(v, float)})
-                    clock = time.monotonic()  # validation is not training time
+                    clock, cpu = time.monotonic(), _cpu_seconds()  # validation is not training time
                 self._save(at)
         diary.close()
         return at
