@@ -69,12 +69,12 @@ class Labels:
         drawn = [self.draw(step) for step in steps]
         given = [one for inst in drawn for one in instances_of(self.problem.kind, self.problem.to_block(inst))]
         nodes = max(inst.nodes for inst in drawn)
-        ask = Ask(self.kind, _quick(self.kind, nodes), jobs=self.job.runtime.threads)
+        ask = Ask(self.kind, quick(self.kind, nodes), jobs=self.job.runtime.threads)
         found = iter(_tour(outcome) for outcome in answers(given, ask, self.job))
         return [[next(found) for _ in range(len(inst))] for inst in drawn]
 
 
-def _quick(kind: str, nodes: int) -> dict[str, Any]:
+def quick(kind: str, nodes: int) -> dict[str, Any]:
     """Settings good enough to learn from: at n = 50 so short a run of HGS was 0.3% above a long one."""
     return {"hgs": {"iterations": max(20, nodes)}, "elkai": {"runs": 1}}.get(kind, {})
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
-from benchmarks import cheap
+from benchmarks import cheap, cheap_costs
 from cnf_cli.recipe.build import build_section
+from cnf_cli.solvers.run import solver
 
 SMALL = ["--n", "6", "--width", "16", "--validation", "10", "--out"]
 
@@ -48,3 +50,12 @@ def test_minutes_to_a_gap() -> None:
     """The first moment at or below the gap, seed by seed; none when it was never reached."""
     curve = cheap.Curve("x", {}, [[1, 2, 3]] * 2, [[1.0, 2.0, 3.0]] * 2, [[5.0, 3.0, 4.0], [9.0, 8.0, 7.0]])
     assert curve.minutes_to(3.5) == [2.0, None]
+
+
+def test_costs_of_every_way() -> None:
+    """The prices have an entry for each loss, for few starts and for labels, all above zero."""
+    if not solver("hgs").available():
+        pytest.skip("hgs is not installed")
+    found = cheap_costs.measure(Namespace(problem="cvrp", n=10, batch=4, width=16, steps=1))
+    assert list(found) == ["reinforce", "leader", "preference", "8 starts", "on labels", "a label"]
+    assert min(found.values()) > 0
