@@ -20,7 +20,7 @@ _ROOM = {"cpu": 1 << 19}
 
 A CPU's caches like it small; other devices get 32 times as much, about 2 GB.
 """
-_SAME = 1e-6
+SAME = 1e-6
 """Costs this close, relatively, are one tour seen twice (turned round, or begun elsewhere)."""
 
 
@@ -79,7 +79,7 @@ def reinforce_losses(
     inst: Instances,
     engine: Engine,
     seeds: Int[Tensor, " b"],
-    starts: int | None = None,
+    starts: int | Int[Tensor, " p"] | None = None,
 ) -> tuple[Float[Tensor, " b"], Sampled]:
     """Each instance's REINFORCE loss with the rollouts' mean cost as its baseline, and what was sampled.
 
@@ -100,7 +100,7 @@ def reinforce_loss(
     inst: Instances,
     engine: Engine,
     seeds: Int[Tensor, " b"],
-    starts: int | None = None,
+    starts: int | Int[Tensor, " p"] | None = None,
 ) -> tuple[Float[Tensor, ""], Sampled]:
     """The mean of the instances' losses: what one training step descends."""
     losses, sampled = reinforce_losses(policy, problem, inst, engine, seeds, starts)
@@ -178,7 +178,7 @@ def _cuts(count: int, size: int) -> Iterator[slice]:
 
 def _first_best(cost: Float[Tensor, "b p"]) -> Int[Tensor, " b"]:
     """The first rollout whose cost is the lowest but for rounding: the same one whatever the chunk size."""
-    limit = cost.amin(1, keepdim=True) * (1 + _SAME)
+    limit = cost.amin(1, keepdim=True) * (1 + SAME)
     return (cost <= limit).int().argmax(1)
 
 

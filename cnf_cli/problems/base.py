@@ -46,8 +46,10 @@ class BaseProblem(ABC):
     def masks(self, inst: Instances, names: Sequence[str]) -> dict[str, Bool[Tensor, "b n"]]:
         """For each field of `inst` that the movable attributes `names` touch: which of its nodes may change."""
 
-    def world(self, inst: Instances, starts: int | None = None) -> World:
-        """The rules of `inst`; all starts, or that many spread evenly over the nodes."""
+    def world(self, inst: Instances, starts: int | Int[Tensor, " p"] | None = None) -> World:
+        """The rules of `inst`; all starts, that many spread evenly over the nodes, or exactly these nodes."""
+        if isinstance(starts, Tensor):
+            return World(starts.to(inst.device), inst.demand)
         count = inst.nodes - self.depots
         few = count if starts is None else max(1, min(starts, count))
         return World(torch.arange(few, device=inst.device) * count // few + self.depots, inst.demand)

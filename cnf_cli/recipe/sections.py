@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -19,6 +19,14 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, strict=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
     )
+    added: ClassVar[tuple[str, ...]] = ()
+    """Keys that came after results had been stored. At their defaults they are no part of a result's identity."""
+
+    def identity(self) -> dict[str, Any]:
+        """What of this table makes a result new, as plain JSON values."""
+        kept = self.model_dump(mode="json")
+        fields = type(self).model_fields
+        return {k: v for k, v in kept.items() if k not in self.added or getattr(self, k) != fields[k].default}
 
 
 class ProblemSection(Section):
@@ -40,6 +48,10 @@ class PolicySection(Section):
 class PretrainSection(Section):
     """How the policy is trained from scratch, on clean instances."""
 
+    added: ClassVar[tuple[str, ...]] = (
+        "schedule", "warmup", "early_starts", "early_share", "loss", "leader_weight", "preference_scale", "warm_start",
+        "label_solver",
+    )  # fmt: skip
     instances: Count = Field(1_000_000, description="training instances in total")
     batch_size: Count = Field(64, description="instances per optimizer step")
     lr: Positive = Field(1e-4, description="Adam's learning rate")
@@ -50,6 +62,21 @@ class PretrainSection(Section):
     epoch_instances: Count = Field(100_000, description="instances between two validations")
     validation_count: int = Field(200, ge=0, description="instances of the fixed validation set; 0 = none")
     sizes: tuple[int, ...] = Field((), description="size curriculum: equal shares of the run at each of these n")
+    schedule: Literal["last", "cosine", "linear"] = Field(
+        "last", description="how the rate falls: in one step for the last part, or all along the run to decay_factor"
+    )
+    warmup: int = Field(0, ge=0, le=10**12, description="instances over which the rate first rises from 0")
+    early_starts: int = Field(0, ge=0, le=10_000, description="rollouts per instance early in the run; 0 = all starts")
+    early_share: Share = Field(0.5, description="share of the run, at its beginning, that has early_starts")
+    loss: Literal["reinforce", "leader", "preference"] = Field(
+        "reinforce", description="advantage of each rollout, extra weight on the best, or which of two is better"
+    )
+    leader_weight: float = Field(2.0, ge=1, le=1000, description="leader: the best rollout's advantage times this")
+    preference_scale: float = Field(
+        0.05, gt=0, le=1000, description="preference: what log-probability differences are multiplied by"
+    )
+    warm_start: int = Field(0, ge=0, le=10**12, description="first instances that are trained on solver tours")
+    label_solver: str = Field("auto", description="who solves those; auto = elkai for tsp, hgs for cvrp")
     seed: Seed = 1234
 
 

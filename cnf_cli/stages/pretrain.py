@@ -1,14 +1,20 @@
-"""Train a policy from scratch on clean instances: REINFORCE with the rollouts' mean as a shared baseline."""
+"""Train a policy from scratch on clean instances: by its own rollouts, after a warm start on solver tours if asked."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cnf_cli.recipe import Recipe
 from cnf_cli.stages.job import Job, Result, derived_seed
 from cnf_cli.stages.runner import Task
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cnf_cli.problems.base import BaseProblem
+    from cnf_cli.problems.instances import Instances
+    from cnf_cli.recipe.sections import PretrainSection
     from cnf_cli.stages.setup import Setup
     from cnf_cli.stages.training import Progress
     from cnf_cli.store import Manifest
@@ -37,11 +43,11 @@ def run(job: Job) -> Result:
 def _train(job: Job, setup: Setup) -> Result:
     import torch
 
-    from cnf_cli.engine.random import seeds_from
-    from cnf_cli.policies.run import reinforce_loss
+    from cnf_cli.policies.losses import likelihood_loss, rollout_loss
+    from cnf_cli.stages.labels import Labels
     from cnf_cli.stages.models import make_policy, make_problem, save_models
     from cnf_cli.stages.setup import network
-    from cnf_cli.stages.training import Loop, learning_rate, set_rate
+    from cnf_cli.stages.training import Loop, scheduled_rate, set_rate
     from cnf_cli.stages.validation import validation_set
 
     section, problem_section, policy_section = (job.section(name) for name in ("pretrain", "problem", "policy"))
@@ -54,24 +60,30 @@ def _train(job: Job, setup: Setup) -> Result:
     policy.to(setup.device).train()
     learner = network(policy, job.runtime, setup)
     optimizer = torch.optim.Adam(policy.parameters(), lr=section.lr, weight_decay=section.weight_decay)
+    draw = partial(drawn, section, problem, setup)
+    labels = Labels(job, problem, lambda step: draw(step).inst) if section.warm_start else None
     validation = validation_set(job, problem, section.seed, section.validation_count)
     job.provenance["engine"] = setup.engine.name
 
     def update(at: Progress, size: int) -> dict[str, float]:
-        rate = learning_rate(section.lr, section.decay_last, section.decay_factor, at.instances, section.instances)
+        rate = scheduled_rate(section, at.instances)
         set_rate(optimizer, rate)
-        rng = torch.Generator().manual_seed(derived_seed(section.seed, "pretrain", at.step))
-        clean = problem.sample(size, rng=rng, n=size_at(section.sizes, at.instances, section.instances))
-        seeds, mine = seeds_from(rng, size), setup.mine(size)
-        inst, seeds = clean[mine].to(setup.device), seeds[mine].to(setup.device)
-
-        loss, sampled = reinforce_loss(learner, problem, inst, setup.engine, seeds)
+        batch = draw(at.step)
+        inst = batch.inst.to(setup.device)
+        if labels and at.instances < section.warm_start:
+            tours, good = labels.tours(at.step, problem.world(batch.inst).starts)
+            loss, seen = likelihood_loss(
+                learner, problem, inst, setup.engine, tours.to(setup.device), good.to(setup.device)
+            )
+        else:
+            seeds = batch.seeds.to(setup.device)
+            loss, seen = rollout_loss(section, learner, problem, inst, setup.engine, seeds, batch.starts)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         if section.grad_clip:
             torch.nn.utils.clip_grad_norm_(policy.parameters(), section.grad_clip)
         optimizer.step()
-        return {"loss": float(loss.detach()), "cost": float(sampled.best.mean()), "lr": rate}
+        return {"loss": float(loss.detach()), "cost": float(seen.best.mean()), "lr": rate}
 
     def validate() -> tuple[dict[str, Any], dict[str, Any]]:
         found = validation.measure([policy], problem, setup.engine, setup.device) if validation else {}
@@ -85,6 +97,32 @@ def _train(job: Job, setup: Setup) -> Result:
     files = save_models(job.work, [policy], problem_section, policy_section)
     checks = {"problem": problem_section.kind, "models": 1, "instances": at.instances}
     return Result({**files, "metrics.jsonl": job.work / "metrics.jsonl"}, checks)
+
+
+class Batch(NamedTuple):
+    """What one step trains on."""
+
+    inst: Instances
+    seeds: Tensor
+    starts: Tensor | None
+    """The nodes rollouts begin at; None = all."""
+
+
+def drawn(section: PretrainSection, problem: BaseProblem, setup: Setup, step: int) -> Batch:
+    """This rank's share of a step's batch: it follows from the recipe's seed and the step's number alone."""
+    import torch
+
+    from cnf_cli.engine.random import seeds_from
+
+    done = step * section.batch_size
+    size = min(section.batch_size, section.instances - done)
+    rng = torch.Generator().manual_seed(derived_seed(section.seed, "pretrain", step))
+    clean = problem.sample(size, rng=rng, n=size_at(section.sizes, done, section.instances))
+    seeds, mine, starts = seeds_from(rng, size), setup.mine(size), None
+    if section.early_starts and done < section.early_share * section.instances:
+        every = problem.world(clean).starts
+        starts = every[torch.randperm(len(every), generator=rng)[: section.early_starts]].sort().values
+    return Batch(clean[mine], seeds[mine], starts)
 
 
 def size_at(sizes: tuple[int, ...], done: int, total: int) -> int | None:

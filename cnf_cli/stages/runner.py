@@ -36,7 +36,7 @@ class Task:
         return importlib.import_module(f"cnf_cli.stages.{self.stage}")
 
     def dumped(self) -> dict[str, Any]:
-        return {name: section.model_dump(mode="json") for name, section in self.sections.items()}
+        return {name: section.identity() for name, section in self.sections.items()}
 
     def key(self, inputs: Mapping[str, Manifest]) -> str:
         return make_key(self.stage, self.module.VERSION, self.dumped(), {n: m.digest for n, m in inputs.items()})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -33,6 +35,17 @@ def learning_rate(base: float, decay_last: float, decay_factor: float, done: int
     return base * decay_factor if done >= total * (1 - decay_last) else base
 
 
+def scheduled_rate(section: PretrainSection, done: int) -> float:
+    """The rate for the step that begins after `done` instances, as the recipe's warm-up and schedule say."""
+    if done < section.warmup:
+        return section.lr * (done + 1) / (section.warmup + 1)
+    if section.schedule == "last":
+        return learning_rate(section.lr, section.decay_last, section.decay_factor, done, section.instances)
+    way = (done - section.warmup) / max(1, section.instances - section.warmup)
+    left = 1 - way if section.schedule == "linear" else (1 + math.cos(math.pi * way)) / 2
+    return section.lr * (section.decay_factor + (1 - section.decay_factor) * left)
+
+
 def set_rate(optimizer: Optimizer, rate: float) -> None:
     """Every group of the optimizer learns at this rate."""
     for group in optimizer.param_groups:
@@ -48,7 +61,7 @@ class Progress:
     seconds: float = 0.0
     """By the wall clock, without validation."""
     cpu_seconds: float = 0.0
-    """Of the processor, all threads together: what a busy machine spoils least."""
+    """Of all threads, and of the solvers asked on the way: what a busy machine spoils least."""
     sums: dict[str, float] = field(default_factory=dict)
     """Each number's sum over the updates since the last line of metrics.jsonl, for its mean."""
     updates: int = 0
@@ -164,7 +177,8 @@ def _times(at: Progress) -> dict[str, float]:
 
 
 def _clocks() -> tuple[float, float]:
-    return time.monotonic(), time.process_time()
+    """(wall clock, CPU time of this process and of the children it has waited for)."""
+    return time.monotonic(), sum(os.times()[:4])
 
 
 def _tensorboard(job: Job) -> Any:

@@ -32,6 +32,12 @@ def test_second_run_is_a_hit(tmp_path: Path) -> None:
     assert Store(tmp_path).refs() == {"t/sum": manifest.key}
 
 
+def test_tasks_that_are_gone_leave_nothing_behind(tmp_path: Path) -> None:
+    """One runner runs task after task, none of them kept: each gets its own result, whatever its place in memory."""
+    runner = Runner(Store(tmp_path))
+    assert [runner.run(tasks(n)[0]).checks["count"] for n in range(1, 30)] == list(range(1, 30))
+
+
 def test_plan_names_the_first_difference(tmp_path: Path) -> None:
     """A miss says which part of the key differs from the nearest artifact; what waits for it says so."""
     runner = Runner(Store(tmp_path))
