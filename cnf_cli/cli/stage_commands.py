@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -69,7 +70,7 @@ def entry(ctx: Context, name: str, *, plan: bool = False) -> Task | Manifest:
     """An entry of the zoo, taken into the store; only as a task when nothing is to be written."""
     from cnf_cli.stages import zoo
 
-    return zoo.task(name) if plan else zoo.take(ctx.store, name)
+    return zoo.task(name) if plan else zoo.take(ctx.store, name, ("cnf", *sys.argv[1:]))
 
 
 def start_named(ctx: Context, recipe: Recipe, *, plan: bool = False) -> list[Named]:
