@@ -93,6 +93,8 @@ def show(ctx: Context, name: Name) -> None:
         print(f"  cnf at {run.git}, torch {run.versions.get('torch')}, finished {run.finished}")
     for note in one.notes:
         print(f"note: {note}")
+    for name, public in {g.set: g.names for g in one.gaps if g.names}.items():
+        print(f"{name}: {', '.join(public)}")
     print()
     rows = [
         (
@@ -149,10 +151,12 @@ def measure(ctx: Context, name: Name, into: Into = None, bench_dir: BenchDir = N
 def _measure(ctx: Context, name: str, into: Path, bench_dir: Path | None) -> tuple[Gap, ...]:
     from cnf_cli.cli.zoo_measure import measured
     from cnf_cli.stages.zoo_pack import save
+    from cnf_cli.zoo.place import HERE
 
     made = measured(ctx, name, into, bench_dir)
     save(made, into)
-    docs(ctx)
+    if into.resolve() == HERE:
+        docs(ctx)
     return made.gaps
 
 

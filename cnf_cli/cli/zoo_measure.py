@@ -71,11 +71,12 @@ def measured(ctx: Context, name: str, into: Path, bench_dir: Path | None, count:
             continue
         shown = row.evaluate + (" --bench-dir FOLDER" if there else "")
         command = " && ".join(f"cnf {line}" for line in (*row.make, shown))
-        gaps += [_gap(row.set, found, command) for found in told["rows"] if found["model"] is None]
+        names = tuple(sorted(entry["name"] for entry in told.get("instances", ())))
+        gaps += [_gap(row.set, found, names, command) for found in told["rows"] if found["model"] is None]
     return one.model_copy(update={"gaps": tuple(gaps), "notes": tuple(notes)})
 
 
-def _gap(name: str, found: dict[str, Any], command: str) -> Gap:
+def _gap(name: str, found: dict[str, Any], names: tuple[str, ...], command: str) -> Gap:
     return Gap(
         set=name,
         instances=found["count"],
@@ -84,6 +85,7 @@ def _gap(name: str, found: dict[str, Any], command: str) -> Gap:
         gap_percent=found["gap_percent"],
         gap_ci95=tuple(found["gap_ci95"]),
         reference=found["reference"],
+        names=names,
         command=command,
     )
 

@@ -41,9 +41,9 @@ def pack(store: Store, manifest: Manifest, order: Order) -> Card:
     made_by(recipe, manifest)
     problem, policy = (s.model_dump(mode="json") for s in (ensemble.problem_section, ensemble.policy_section))
     several = len(ensemble.policies) > 1
-    about = f"{policy['kind']} for {problem['kind']} with {problem['n']} nodes"
+    about = f"{policy['kind'].upper()} for {problem['kind'].upper()}{problem['n']}"
     if several:
-        about = f"{len(ensemble.policies)} copies of {about}, hardened by {manifest.sections['train']['defence']}"
+        about = f"{len(ensemble.policies)} x {about}, hardened together by {manifest.sections['train']['defence']}"
     training = tuple(_chain(store, manifest, order))
     augment = recipe.evaluate.augment
     with tempfile.TemporaryDirectory(prefix="cnf-pack-") as temp:

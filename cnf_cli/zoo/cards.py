@@ -88,6 +88,8 @@ class Gap(Section):
     gap_percent: float
     gap_ci95: tuple[float, float]
     reference: str
+    names: tuple[str, ...] = ()
+    """Of public instances."""
     command: str
     """What to type, in the source tree, to measure it again."""
 

@@ -42,14 +42,15 @@ def _hours(one: Card) -> str:
 def _entry(one: Card) -> Iterator[str]:
     yield f"### {one.alias}"
     yield ""
-    yield f"{one.about[0].upper()}{one.about[1:]}, {one.weights.dtype} on disk."
+    yield f"{one.about}, {one.weights.dtype} on disk."
     for k, run in enumerate(one.training):
-        how = "Trained" if k == 0 else "It started from the result of"
+        how = "Trained by" if k == 0 else "It started from the result of"
         yield (
             f"{how} `{run.command}` ({run.recipe or 'no recipe'}): seed {run.seed}, {run.instances:,} instances,"
             f" {run.seconds:,.0f} s on {run.machine['cpu']} with {run.machine['cores']} cores, {run.engine} engine."
         )
-    yield from (f"{note}" for note in one.notes)
+    yield from one.notes
+    yield from (f"{name}: {', '.join(names)}." for name, names in {g.set: g.names for g in one.gaps if g.names}.items())
     yield ""
     yield "| set | copies | instances | cost | gap % | 95% interval | reference |"
     yield "|---|---|---|---|---|---|---|"

@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 PREFIX = "zoo/"
 NAME = r"[a-z0-9][a-z0-9-]{0,47}"
 

@@ -50,7 +50,7 @@ def test_export_and_import_round_trip(tmp_path: Path) -> None:
 
 
 def test_solve_a_csv_without_naming_a_policy(tmp_path: Path) -> None:
-    """`cnf solve FILE` takes the zoo's policy, then the newest of the user's own, says so, and its tour file is valid."""
+    """`cnf solve FILE` takes the zoo's policy, then the user's newest, says so, and its tour file is valid."""
     xy = np.random.default_rng(0).uniform(-50, 900, (23, 2))
     file = tmp_path / "stops.csv"
     file.write_text("x,y\n" + "\n".join(f"{x!r},{y!r}" for x, y in xy.tolist()))
