@@ -62,7 +62,8 @@ class Runner:
     bars: Bars = field(default_factory=Silent)
     command: tuple[str, ...] = ()
     on_step: Callable[[Step], None] = lambda _: None
-    _done: dict[int, Manifest] = field(default_factory=dict)
+    _done: dict[int, tuple[Task, Manifest]] = field(default_factory=dict)
+    """By the task's id, which only stays its own while the task is kept."""
 
     def plan(self, task: Task, *, force: bool = False) -> list[Step]:
         """What `run` would do, in order, without doing it."""
@@ -93,7 +94,7 @@ class Runner:
     def run(self, task: Task, *, force: bool = False, deps: bool = True) -> Manifest:
         """The task's artifact, from the store or made now; its inputs are made first unless `deps` is False."""
         if id(task) in self._done:
-            return self._done[id(task)]
+            return self._done[id(task)][1]
         inputs: dict[str, Manifest] = {}
         for name, source in task.inputs.items():
             if isinstance(source, Manifest):
@@ -111,7 +112,7 @@ class Runner:
             self.on_step(Step(task.stage, "hit", key, ""))
         if task.alias and ranks.rank() == 0 and self.store.refs().get(task.alias) != key:
             self._tag(task.alias, key)
-        self._done[id(task)] = found
+        self._done[id(task)] = task, found
         return found
 
     def _refuse_missing(self, task: Task, source: Task) -> None:

@@ -51,6 +51,14 @@ def test_equal_bytes_keep_downstream_cached(tmp_path: Path) -> None:
     assert [s.state for s in runner.plan(tasks()[1])] == ["hit", "hit"]
 
 
+def test_one_runner_never_mistakes_a_new_task_for_a_forgotten_one(tmp_path: Path) -> None:
+    """Tasks made and dropped one after the other, which may lie at one address, each get their own artifact."""
+    runner = Runner(Store(tmp_path))
+    for numbers in range(2, 12):
+        made = runner.run(Task("selftest_count", {"selftest": SelftestSection(numbers=numbers, pause_seconds=0)}))
+        assert made.sections["selftest"]["numbers"] == numbers
+
+
 def test_no_deps_refuses_and_names_the_command(tmp_path: Path) -> None:
     """Without deps a missing input is an error that ends in the command to type."""
     with pytest.raises(ArtifactError) as caught:
