@@ -19,6 +19,7 @@ from cnf_cli.cli import (
     stage_commands,
     system,
     visualize,
+    zoo,
 )
 
 app = typer.Typer(
@@ -46,5 +47,18 @@ def root(
     """Train, attack, harden and honestly measure neural routing solvers."""
 
 
-for group in (stage_commands, evaluate, label, visualize, demo, bench, data, recipes, plugin_list, artifacts, system):
+for group in (
+    stage_commands,
+    evaluate,
+    label,
+    visualize,
+    demo,
+    bench,
+    data,
+    recipes,
+    plugin_list,
+    artifacts,
+    zoo,
+    system,
+):
     group.register(app)

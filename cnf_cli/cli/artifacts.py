@@ -73,7 +73,7 @@ def ls(ctx: Context, stage: Annotated[str | None, typer.Option(help="Only this s
 
 def show(ctx: Context, artifact: Id) -> None:
     """Show one artifact: outputs, sections, checks, provenance, and its lineage as a tree."""
-    key = ctx.store.resolve(artifact)
+    key = ctx.resolve(artifact)
     tree = ctx.store.lineage(key)
     manifest = tree.manifest
     if manifest is None:
@@ -127,7 +127,7 @@ def path(
     output: Annotated[str | None, typer.Argument(help="Output name; may be left out if there is only one.")] = None,
 ) -> None:
     """Print the path of an artifact's file, to read it with other tools."""
-    key = ctx.store.resolve(artifact)
+    key = ctx.resolve(artifact)
     found = ctx.store.read(key)
     names = sorted(found.outputs) if found else []
     if output is None and len(names) == 1:
@@ -143,14 +143,19 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
 ) -> None:
     """Copy an artifact's files out of the store, under their names, checked on the way."""
-    key = ctx.store.resolve(artifact)
+    key = ctx.resolve(artifact)
     files = [str(p) for p in ctx.store.export(key, folder, overwrite=force)]
     ctx.emit({"id": key, "files": files}, "\n".join(files))
 
 
 def tag(ctx: Context, alias: Annotated[str, typer.Argument(help="The name to give.")], artifact: Id) -> None:
     """Give an artifact a name; named artifacts and what they were made from are never collected."""
-    key = ctx.store.resolve(artifact)
+    from cnf_cli.errors import RecipeError
+    from cnf_cli.zoo.place import PREFIX, names
+
+    if alias.removeprefix(PREFIX) in names() and alias.startswith(PREFIX):
+        raise RecipeError(f"{alias} names a policy of this package", hint="choose another name; `cnf zoo ls`")
+    key = ctx.resolve(artifact)
     ctx.store.tag(alias, key)
     ctx.emit({"alias": alias, "id": key}, key)
 

@@ -45,6 +45,9 @@ class Prepared:
     task: Task
     problem: str
     nodes: int
+    """Of the largest instance."""
+    middle: int
+    """Of the median instance, without the depot."""
     known: str
 
 
@@ -66,7 +69,9 @@ def prepare(ctx: Context, text: str, folder: Path | None, *, coordinates: bool) 
     known = "all" if have == len(found.items) else "some" if have else "none"
     title = f"{about.name} ({len(found.items)} instances)"
     task = stage.task(about, found.items)
-    return Prepared(about.name, title, task, about.problem, max(i.nodes for i in found.items), known)
+    sizes = sorted(item.nodes for item in found.items)
+    middle = sizes[(len(sizes) - 1) // 2] - (about.problem == "cvrp")
+    return Prepared(about.name, title, task, about.problem, sizes[-1], middle, known)
 
 
 def instance_rows(

@@ -21,14 +21,23 @@ def targets(incomplete: str) -> list[str]:
 
 
 def aliases(incomplete: str) -> list[str]:
-    """Aliases in the store."""
+    """Aliases in the store, and the zoo's."""
     from cnf_cli.store import Store
+    from cnf_cli.zoo.place import PREFIX
 
     try:
-        refs = Store(Path(os.environ.get("CNF_STORE", "artifacts"))).refs()
+        refs = set(Store(Path(os.environ.get("CNF_STORE", "artifacts"))).refs())
     except Exception:
-        return []
-    return sorted(alias for alias in refs if alias.startswith(incomplete))
+        refs = set()
+    return sorted(alias for alias in refs | {PREFIX + name for name in zoo("")} if alias.startswith(incomplete))
+
+
+def zoo(incomplete: str) -> list[str]:
+    """Names in the zoo, with or without the prefix, as the user began."""
+    from cnf_cli.zoo.place import PREFIX, names
+
+    prefix = PREFIX if incomplete.startswith(PREFIX) else ""
+    return [prefix + name for name in names() if (prefix + name).startswith(incomplete)]
 
 
 def families(incomplete: str) -> list[str]:

@@ -7,7 +7,7 @@ import json as json_module
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -31,6 +31,8 @@ class Context:
     quiet: bool = False
     verbose: bool = False
     store_path: Path = Path("artifacts")
+    notes: list[str] = field(default_factory=list)
+    """What a reader of --json should know too; see `note`."""
 
     @cached_property
     def store(self) -> Store:
@@ -56,10 +58,27 @@ class Context:
         if not self.quiet:
             self.console.print(text, markup=False)
 
+    def note(self, text: str) -> None:
+        """As `say`, and the line is also among the "notes" of the JSON object."""
+        self.notes.append(text)
+        self.say(text)
+
+    def resolve(self, text: str) -> str:
+        """The full key for an id, prefix or alias; `zoo/NAME` is taken into the store first."""
+        from cnf_cli.zoo.place import PREFIX, names
+
+        if text.startswith(PREFIX) and (text.removeprefix(PREFIX) in names() or text not in self.store.refs()):
+            from cnf_cli.stages import zoo
+
+            return zoo.take(self.store, text, ("cnf", *sys.argv[1:])).key
+        return self.store.resolve(text)
+
     def emit(self, data: Any, text: str | None = None) -> None:
         """The command's result on stdout: one JSON object with --json, else `text`."""
         if _follower():
             return
+        if self.notes and isinstance(data, dict):
+            data = {**data, "notes": self.notes}
         if self.json:
             print(json_module.dumps(data, indent=2 if sys.stdout.isatty() else None, default=str))
         elif text is not None:

@@ -58,7 +58,7 @@ def open_data(ctx: Context, artifact: str) -> tuple[str, Dataset]:
     from cnf_cli.errors import ArtifactError
     from cnf_cli.formats import dataset
 
-    key = ctx.store.resolve(artifact)
+    key = ctx.resolve(artifact)
     manifest = ctx.store.find(key)
     if manifest is not None and "data.h5" not in manifest.outputs:
         raise ArtifactError(f"artifact {key[:12]} ({manifest.stage}) is not a data set", hint="`cnf ls --stage data`")
@@ -133,7 +133,9 @@ def solve(
     files: Files,
     policy: Annotated[
         str | None,
-        typer.Option("--with", help="Policy artifact; the newest if left out.", autocompletion=complete.aliases),
+        typer.Option(
+            "--with", help="Policy artifact or zoo/NAME; default: newest, else zoo.", autocompletion=complete.aliases
+        ),
     ] = None,
     aug: Annotated[int, typer.Option("--aug", help="Symmetric copies per instance.", min=1, max=128)] = 8,
     write_sol: Annotated[Path | None, typer.Option("--write-sol", help="Folder for .tour and .sol files.")] = None,
@@ -148,9 +150,9 @@ def solve(
 
     runtime = recipe_for("tsp", None, [f"runtime.device={device}", *(set_ or ())]).runtime
     rows: list[dict[str, Any]] = []
-    for row in solve_files(
-        ctx.store, files, artifact(ctx, policy), runtime, ctx.bars, aug, write_sol, problem=problem, capacity=capacity
-    ):
+    given = artifact(ctx, policy)
+    asked = (ctx.store, files, given, runtime, ctx.bars, aug, write_sol)
+    for row in solve_files(*asked, problem=problem, capacity=capacity, note=ctx.note):
         rows.append(row)
     ctx.emit({"rows": rows})
     shown = [

@@ -26,6 +26,7 @@ def diagnose(store: Store) -> dict[str, dict[str, Any]]:
         "machine": {"cpu": cpu_name(), "cores": os.cpu_count(), "memory": _memory(), **_devices()},
         "engine": _engines(),
         "store": _store(store),
+        "zoo": _zoo(),
         "solvers": {kind: solver_state(kind) for kind in plugins.kinds("solvers")},
         "extras": {name: _extra(name) for name in ("tensorboard", "rl4co")},
     }
@@ -66,6 +67,20 @@ def _store(store: Store) -> dict[str, Any]:
         "state": state,
         "free disk": f"{free / 2**30:.1f} GiB",
     }
+
+
+def _zoo() -> dict[str, str]:
+    """Every policy inside the package: whether its bytes are what its card says."""
+    from cnf_cli.zoo.cards import card, weight_files
+    from cnf_cli.zoo.place import names
+
+    found = {}
+    for name in names():
+        try:
+            found[name] = f"sound, {len(weight_files(card(name)))} models"
+        except CnfError as error:
+            found[name] = error.message
+    return found
 
 
 def solver_state(kind: str) -> str:

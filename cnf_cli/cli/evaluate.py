@@ -27,7 +27,7 @@ Markdown = Annotated[bool, typer.Option("--markdown", help="The table as Markdow
 PerModel = Annotated[bool, typer.Option("--per-model", help="A line for every model.", rich_help_panel=SHOWN)]
 
 STAND_INS = ("nearest", "descent")
-"""Built-in solvers that are measured on a benchmark when there is no policy."""
+"""Built-in solvers that are measured on a benchmark, beside the zoo's policy, when the store has none."""
 
 
 def register(app: typer.Typer) -> None:
@@ -122,6 +122,11 @@ def evaluate(
     job.show(manifest, chosen_style(csv=csv, latex=latex, markdown=markdown), per_model=per_model, paper=paper)
 
 
+def median(sizes: list[int]) -> int:
+    """The middle size; of two, the smaller."""
+    return sorted(sizes)[(len(sizes) - 1) // 2]
+
+
 def chosen_style(**flags: bool) -> str | None:
     """The one output style that was asked for, if any."""
     from cnf_cli.errors import RecipeError
@@ -147,9 +152,11 @@ class Order:
     """Only so many instances of each data set; 0 = all."""
 
     def recipe_sets(self) -> tuple[list[SetOf], list[Named]]:
+        from cnf_cli.cli.stage_commands import start_named
         from cnf_cli.stages.assemble import for_recipe
 
-        return for_recipe(self.recipe, self._given(), self.rivals)
+        given = self._given() or start_named(self.ctx, self.recipe, plan=self.launch.plan)
+        return for_recipe(self.recipe, given, self.rivals)
 
     def data_sets(self, given: list[str]) -> tuple[list[SetOf], list[Named]]:
         from cnf_cli.cli.label import problem_of
@@ -158,12 +165,14 @@ class Order:
         from cnf_cli.stages.assemble import known_of, set_name
 
         sets: list[SetOf] = []
-        problems = set()
+        problems, sizes = set(), []
         for text in given:
             manifest = self._data(text)
             problem, nodes = problem_of(self.ctx, manifest.key)
             problems.add(problem)
-            known = known_of(dataset.load(self.ctx.store.open(manifest.key, "data.h5")))
+            found = dataset.load(self.ctx.store.open(manifest.key, "data.h5"))
+            sizes += [block.nodes - (block.demand is not None) for block, _ in found.instances()]
+            known = known_of(found)
             name, taken = set_name(self.ctx.store, manifest), {one.name for one in sets}
             name = f"{name} {manifest.key[:8]}" if name in taken else name
             sets.append(self.rivals.set_of(name, manifest, problem, nodes, known))
@@ -171,50 +180,54 @@ class Order:
             raise RecipeError(
                 f"these data sets hold {' and '.join(sorted(problems))}", hint="evaluate each problem apart"
             )
-        return sets, self.methods(problems.pop())
+        return sets, self.methods(problems.pop(), median(sizes))
 
     def bench_set(self, text: str, folder: Path | None) -> tuple[list[SetOf], list[Named]]:
         from cnf_cli.cli.bench import prepare
 
-        self._stand_in(text)
         found = prepare(self.ctx, text, folder, coordinates=bool(self.asked) or not self.rivals.rows)
         self.bench_name = found.library
+        methods = self.methods(found.problem, found.middle, rivals=STAND_INS)
         one = self.rivals.set_of(found.title, found.task, found.problem, found.nodes, found.known)
-        return [one], self.methods(found.problem)
+        return [one], methods
 
-    def _stand_in(self, text: str) -> None:
-        """A store without any policy still gets an answer: the heuristics that are always there are measured."""
-        from cnf_cli.bench.libraries import library
-        from cnf_cli.errors import ArtifactError
-        from cnf_cli.stages.assemble import newest
+    def methods(self, problem: str, n: int, rivals: tuple[str, ...] = ()) -> list[Named]:
+        """The policies asked for; without any, and without solvers, the newest in the store, else the zoo's for n.
 
-        problem = library(text.partition(":")[0]).problem
-        if self.asked or self.rivals.rows:
-            return
-        try:
-            newest(self.ctx.store, problem)
-        except ArtifactError:
-            pass
-        else:
-            return
-        self.rivals = replace(self.rivals, rows=STAND_INS)
-        self.ctx.say(
-            f"the store has no policy for {problem}, so the built-in heuristics are measured; "
-            f"`cnf pretrain {problem} --n 50` trains a policy, `cnf import FILE.pt` takes one in"
-        )
-
-    def methods(self, problem: str) -> list[Named]:
-        """The policies asked for; without any, and without solvers, the newest in the store."""
+        When the store has none, `rivals` are measured as well: with nothing but the package there is a comparison.
+        """
         from cnf_cli.stages.assemble import newest, policy_name
 
         given = self._given()
         if given or self.rivals.rows:
             return given
-        found = newest(self.ctx.store, problem)
-        named = [(policy_name(self.ctx.store, manifest), manifest) for manifest in found]
+        named = [(policy_name(self.ctx.store, manifest), manifest) for manifest in newest(self.ctx.store, problem)]
         for name, manifest in named:
-            self.ctx.say(f"with the newest policy for {problem}: {name} ({manifest.stage} {manifest.key[:12]})")
-        return list(named)
+            self.ctx.note(f"with the newest policy for {problem}: {name} ({manifest.stage} {manifest.key[:12]})")
+        if named:
+            return list(named)
+        self.rivals = replace(self.rivals, rows=rivals)
+        return self._from_zoo(problem, n)
+
+    def _from_zoo(self, problem: str, n: int) -> list[Named]:
+        """The zoo's policy for that problem and size, which is said; nothing where solvers are all there is."""
+        from cnf_cli.cli.stage_commands import entry
+        from cnf_cli.stages import zoo
+        from cnf_cli.stages.assemble import no_policy
+        from cnf_cli.zoo.cards import fitting
+
+        name = fitting(problem, n)
+        instead = f"cnf pretrain {problem} --n {n}"
+        if name is None and not self.rivals.rows:
+            raise no_policy(self.ctx.store, problem)
+        if name is None:
+            self.ctx.note(
+                f"neither the store nor the zoo has a policy for {problem} with {n} nodes, so only built-in heuristics "
+                f"are measured; `{instead}` trains a policy, `cnf import FILE.pt` takes one in"
+            )
+            return []
+        self.ctx.note(zoo.stand_in(name, f"the store has no policy for {problem}", instead))
+        return [(f"zoo/{name}", entry(self.ctx, name, plan=self.launch.plan))]
 
     def _given(self) -> list[Named]:
         from cnf_cli.cli.stage_commands import artifact

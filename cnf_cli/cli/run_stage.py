@@ -32,7 +32,7 @@ NoDeps = Annotated[bool, typer.Option("--no-deps", help="Refuse to run missing e
 Alias = Annotated[str | None, typer.Option("--as", help="Also give the result this alias.", rich_help_panel=RUN)]
 With = Annotated[
     list[str] | None,
-    typer.Option("--with", help="Policy artifact: id, prefix or alias.", autocompletion=complete.aliases),
+    typer.Option("--with", help="Policy artifact: id, prefix, alias or zoo/NAME.", autocompletion=complete.aliases),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +12,9 @@ from cnf_cli.cli.context import Context, command
 from cnf_cli.cli.run_stage import Alias, Force, Launch, NoDeps, Nodes, Plan, Sets, Target, recipe_for
 
 if TYPE_CHECKING:
+    from cnf_cli.recipe import Recipe
+    from cnf_cli.stages.assemble import Named
+    from cnf_cli.stages.runner import Task
     from cnf_cli.store import Manifest
 
 PANEL = "Stages"
@@ -39,13 +43,57 @@ def artifact(ctx: Context, text: str | None) -> Manifest | None:
 
     if text is None:
         return None
-    key = ctx.store.resolve(text)
+    key = ctx.resolve(text)
     found = ctx.store.find(key)
     if found is None:
         raise ArtifactError(
             f"artifact {key[:12]} is damaged", hint="`cnf verify`, then run the command that made it again."
         )
     return found
+
+
+def start(ctx: Context, recipe: Recipe, text: str | None, *, plan: bool = False) -> Task | Manifest | None:
+    """The policy a stage starts from: the one named; else the zoo's, which is said; None for the recipe's own."""
+    from cnf_cli.stages import zoo
+
+    if text is not None:
+        return artifact(ctx, text)
+    found = zoo.start_of(recipe, ctx.store)
+    if found is None:
+        return None
+    name, told = found
+    ctx.note(told)
+    return entry(ctx, name, plan=plan)
+
+
+def entry(ctx: Context, name: str, *, plan: bool = False) -> Task | Manifest:
+    """An entry of the zoo, taken into the store; only as a task when nothing is to be written."""
+    from cnf_cli.stages import zoo
+
+    return zoo.task(name) if plan else zoo.take(ctx.store, name, ("cnf", *sys.argv[1:]))
+
+
+def start_named(ctx: Context, recipe: Recipe, *, plan: bool = False) -> list[Named]:
+    """What an evaluation measures where the zoo's policy stands in for the recipe's own; else nothing.
+
+    That policy, and what the recipe hardens it into; the zoo's own ensemble where the recipe has no [train] table.
+    """
+    from cnf_cli.stages import train_cnf as hardening
+    from cnf_cli.stages import zoo
+    from cnf_cli.zoo.cards import fitting
+
+    found = zoo.start_of(recipe, ctx.store)
+    if found is None:
+        return []
+    name, told = found
+    ctx.note(told)
+    out: list[Named] = [(f"zoo/{name}", entry(ctx, name, plan=plan))]
+    several = fitting(recipe.problem.kind, recipe.problem.n, ensemble=True)
+    if "train" in recipe.written:
+        out.append((f"{recipe.train.defence}({recipe.train.models})", hardening.task(recipe, out[0][1])))
+    elif several is not None:
+        out.append((f"zoo/{several}", entry(ctx, several, plan=plan)))
+    return out
 
 
 def pretrain(
@@ -89,7 +137,7 @@ def attack(
 
     sets = [f"attack.count={count}"] * (count is not None) + [f"attack.steps={steps}"] * (steps is not None)
     recipe = recipe_for(target, n, [*sets, *(set_ or ())])
-    task = stage.task(recipe, artifact(ctx, policy), artifact(ctx, data), white_box=white_box)
+    task = stage.task(recipe, start(ctx, recipe, policy, plan=plan), artifact(ctx, data), white_box=white_box)
     Launch(ctx, recipe.runtime, plan=plan, force=force, deps=not no_deps, alias=alias).run(task)
 
 
@@ -108,5 +156,5 @@ def train_cnf(
     from cnf_cli.stages import train_cnf as stage
 
     recipe = recipe_for(target, n, set_)
-    task = stage.task(recipe, artifact(ctx, init))
+    task = stage.task(recipe, start(ctx, recipe, init, plan=plan))
     Launch(ctx, recipe.runtime, plan=plan, force=force, deps=not no_deps, alias=alias).run(task)

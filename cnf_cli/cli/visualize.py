@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +15,7 @@ from cnf_cli.cli.run_stage import Force, Launch, NoDeps, Nodes, Plan, Sets, reci
 
 if TYPE_CHECKING:
     from cnf_cli.recipe import Recipe
+    from cnf_cli.stages.assemble import Named
     from cnf_cli.stages.runner import Runner, Task
     from cnf_cli.store import Manifest
 
@@ -117,7 +119,9 @@ def is_target(what: list[str]) -> bool:
 
 def evaluation(launch: Launch, recipe: Recipe) -> Manifest | None:
     """The recipe's evaluation, with everything before it; None when only the plan was asked for."""
-    task = evaluation_task(recipe)
+    from cnf_cli.cli.stage_commands import start_named
+
+    task = evaluation_task(recipe, start_named(launch.ctx, recipe, plan=launch.plan))
     if launch.plan:
         launch.run(task)
         return None
@@ -125,12 +129,12 @@ def evaluation(launch: Launch, recipe: Recipe) -> Manifest | None:
     return _run(replace(launch, force=False), task)
 
 
-def evaluation_task(recipe: Recipe) -> Task:
+def evaluation_task(recipe: Recipe, given: Sequence[Named] = ()) -> Task:
     """What `cnf evaluate RECIPE` runs."""
     from cnf_cli.stages import evaluate
     from cnf_cli.stages.assemble import Solvers, for_recipe
 
-    sets, policies = for_recipe(recipe, [], Solvers(recipe.evaluate.solver))
+    sets, policies = for_recipe(recipe, given, Solvers(recipe.evaluate.solver))
     about = recipe.evaluate
     return evaluate.task(
         sets,

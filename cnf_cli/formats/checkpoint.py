@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 FORMAT = 1
 MAX_HEADER = 1 << 20
 MAX_FILE = 4 << 30
-_SIZES = {"F32": 4, "I64": 8}
+_SIZES = {"F32": 4, "F16": 2, "I64": 8}
 _HINT = "make it again: rerun its stage, or `cnf import` the file it came from"
 
 
-def save(path: Path | str, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-    """Afterwards `path` holds the tensors (float32 or int64, finite, on CPU) and `meta`; equal content, equal bytes."""
+def save(path: Path | str, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, half: bool = False) -> None:
+    """Afterwards `path` holds the tensors (float32 or int64, finite, on CPU) and `meta`; equal content, equal bytes.
+
+    With `half` the float32 ones are rounded to float16 on disk; `load` gives float32 again.
+    """
     import torch
     from safetensors.torch import save as encode
 
@@ -32,6 +35,8 @@ def save(path: Path | str, tensors: Mapping[str, Tensor], meta: Mapping[str, Any
         tensor = tensors[name].detach().cpu().contiguous()
         if tensor.dtype not in (torch.float32, torch.int64):
             raise ArtifactError(f"{name} is {tensor.dtype}: checkpoints hold float32 and int64")
+        if half and tensor.is_floating_point():
+            tensor = tensor.half()
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise ArtifactError(
                 f"{name} is not finite: this checkpoint would be useless", hint="lower the learning rate"
@@ -118,7 +123,7 @@ def _layout(header: dict[str, Any], room: int) -> _Layout:
             raise ArtifactError(f"tensor {name[:60]!r} is described wrongly")
         shape, span = entry["shape"], entry["data_offsets"]
         if not isinstance(entry["dtype"], str) or entry["dtype"] not in _SIZES:
-            raise ArtifactError(f"tensor {name[:60]!r} has type {str(entry['dtype'])[:20]}, expected F32 or I64")
+            raise ArtifactError(f"tensor {name[:60]!r} has type {str(entry['dtype'])[:20]}, expected F32, F16 or I64")
         if not isinstance(shape, list) or len(shape) > 8 or not all(_is_int(s) and s <= room for s in shape):
             raise ArtifactError(f"tensor {name[:60]!r} has a wrong shape")
         if not isinstance(span, list) or len(span) != 2 or not all(_is_int(s) and s <= room for s in span):
@@ -157,15 +162,15 @@ def _match(shapes: Mapping[str, tuple[int, ...]], expect: Mapping[str, tuple[int
 def _tensors(body: bytearray, layout: _Layout, path: Path) -> dict[str, Tensor]:
     import torch
 
-    types = {"F32": torch.float32, "I64": torch.int64}
+    types = {"F32": torch.float32, "F16": torch.float16, "I64": torch.int64}
     out = {}
     for name, (dtype, shape, start, end) in layout.items():
         if start == end:
-            out[name] = torch.empty(shape, dtype=types[dtype])
+            out[name] = torch.empty(shape, dtype=torch.int64 if dtype == "I64" else torch.float32)
             continue
         # An own copy: offsets inside the file need not be aligned for the type.
         tensor = torch.frombuffer(bytearray(body[start:end]), dtype=types[dtype]).reshape(shape)
-        if dtype == "F32" and not bool(torch.isfinite(tensor).all()):
+        if dtype != "I64" and not bool(torch.isfinite(tensor).all()):
             raise ArtifactError(f"{name} holds NaN or infinite values", at=str(path), hint=_HINT)
-        out[name] = tensor
+        out[name] = tensor if dtype == "I64" else tensor.float()
     return out

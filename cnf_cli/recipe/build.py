@@ -50,6 +50,8 @@ class Recipe:
     evaluate: s.EvaluateSection
     visualize: s.VisualizeSection
     runtime: s.RuntimeSection
+    written: tuple[str, ...] = ()
+    """The tables that the file, what it extends or `--set` wrote; the others are all defaults."""
 
     def sections(self, *names: str) -> dict[str, s.Section]:
         """The named sections, in the order given."""
@@ -85,10 +87,11 @@ def build(name: str, tables: Mapping[str, Any], where: Where = lambda _: None, s
             raise RecipeError(
                 f"[{table}] is not a known table", at=where(table), hint=f"{hint}tables: {', '.join(TABLES)}"
             )
+    written = tuple(tables)
     problem = build_section("problem", tables.get("problem", {}), where)
     tables = {**tables, "policy": _chosen_policy(problem, tables.get("policy", {}))}
     rest = {t: build_section(t, tables.get(t, {}), where) for t in TABLES if t != "problem"}
-    return Recipe(name=name, source=source or name, problem=problem, **rest)  # type: ignore[arg-type]
+    return Recipe(name=name, source=source or name, problem=problem, written=written, **rest)  # type: ignore[arg-type]
 
 
 def _chosen_policy(problem: s.Section, raw: Any) -> Any:

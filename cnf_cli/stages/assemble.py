@@ -84,19 +84,23 @@ def holds_policy(manifest: Manifest) -> bool:
 
 
 def newest(store: Store, problem: str) -> list[Manifest]:
-    """The newest single policy and the newest ensemble for that problem; an error with the next command for none."""
+    """The newest single policy and the newest ensemble for that problem; those of the zoo do not count."""
     found: dict[bool, Manifest] = {}
     for manifest in store.manifests():
-        if holds_policy(manifest) and manifest.checks.get("problem") == problem and store.find(manifest.key):
+        own = holds_policy(manifest) and manifest.stage != "zoo"
+        if own and manifest.checks.get("problem") == problem and store.find(manifest.key):
             found.setdefault(_several(manifest), manifest)
-    if not found:
-        raise ArtifactError(
-            f"the store has no policy for {problem}",
-            at=str(store.root),
-            hint=f"`cnf pretrain {problem} --n 50` trains one, `cnf import FILE.pt` takes one in; "
-            "--solver NAME measures a solver alone.",
-        )
     return [found[several] for several in sorted(found)]
+
+
+def no_policy(store: Store, problem: str) -> ArtifactError:
+    """An error with the next command."""
+    return ArtifactError(
+        f"neither the store nor the zoo has a policy for {problem}",
+        at=str(store.root),
+        hint=f"`cnf pretrain {problem} --n 50` trains one, `cnf import FILE.pt` takes one in; "
+        "--solver NAME measures a solver alone.",
+    )
 
 
 def policy_name(store: Store, manifest: Manifest) -> str:

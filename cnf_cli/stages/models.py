@@ -109,8 +109,13 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def newest_policy(store: Store, problem: str) -> Manifest | None:
-    """The newest artifact in the store with policies for that problem."""
+    """The newest artifact in the store with policies for that problem; those of the zoo do not count."""
     for manifest in store.manifests():
-        if is_policy(manifest) and manifest.checks.get("problem") == problem and store.find(manifest.key):
+        if (
+            is_policy(manifest)
+            and manifest.stage != "zoo"
+            and manifest.checks.get("problem") == problem
+            and store.find(manifest.key)
+        ):
             return manifest
     return None

@@ -134,13 +134,14 @@ class Runner:
             bars=self.bars,
             local=task.local,
         )
-        started = time.monotonic()
+        started, spent = time.monotonic(), time.process_time()
         together = getattr(task.module, "DISTRIBUTED", False)
         with interrupt.polite():
             result: Any = task.module.run(job) if together or ranks.rank() == 0 else None
         if ranks.rank() > 0:
             return self._made_by_rank_0(key)
         facts = provenance(self.command, time.monotonic() - started)
+        facts["cpu_seconds"] = round(time.process_time() - spent, 3)
         manifest = self.store.commit(
             key,
             result.files,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +29,10 @@ def solve_files(
     *,
     problem: str | None = None,
     capacity: float | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """One row per instance; without `policy` the newest in the store for the files' problem, which is said."""
+    """One row per instance; without `policy` the newest in the store for the files' problem, else the zoo's for the
+    instance's size; either is said."""
     from cnf_cli.formats.dataset import Dataset
     from cnf_cli.formats.item import items_of
     from cnf_cli.formats.sandbox import read_safely
@@ -42,34 +44,57 @@ def solve_files(
         raise DataError(
             "this is a checkpoint, not an instance", at=str(files[0]), hint="`cnf import` takes it into the store"
         )
-    policy = policy or _newest(store, found.problem, bars)
-    with set_up(runtime) as setup:
-        ensemble = load_models(Artifact(store, policy), setup.device)
-        if ensemble.problem.kind != found.problem:
-            raise ArtifactError(
-                f"artifact {policy.key[:12]} is a policy for {ensemble.problem.kind}, the files hold {found.problem}",
-                hint=f"choose one for {found.problem}: `cnf ls`",
-            )
-        items = items_of(found)
-        with bars.bar("solving", len(items), "instances") as bar:
-            for item in items:
-                yield _solve_one(item, ensemble, setup, augment, write_to)
-                bar.advance()
+    items = items_of(found)
+    chosen = _chosen(store, found.problem, items, policy, note or bars.say)
+    with set_up(runtime) as setup, bars.bar("solving", len(items), "instances") as bar:
+        ensembles: dict[str, Ensemble] = {}
+        for item, manifest in zip(items, chosen, strict=True):
+            if manifest.key not in ensembles:
+                ensembles[manifest.key] = load_models(Artifact(store, manifest), setup.device)
+                _check(ensembles[manifest.key], manifest, found.problem)
+            row = _solve_one(item, ensembles[manifest.key], setup, augment, write_to)
+            yield {**row, "policy": manifest.checks.get("known") or manifest.key}
+            bar.advance()
 
 
-def _newest(store: Store, problem: str, bars: Bars) -> Manifest:
-    from cnf_cli.stages.models import newest_policy
-
-    policy = newest_policy(store, problem)
-    if policy is None:
+def _check(ensemble: Ensemble, policy: Manifest, problem: str) -> None:
+    if ensemble.problem.kind != problem:
         raise ArtifactError(
-            f"the store has no policy for {problem}",
-            at=str(store.root),
-            hint=f"`cnf pretrain {problem} --n 50` trains one, `cnf import FILE.pt` takes one in.",
+            f"artifact {policy.key[:12]} is a policy for {ensemble.problem.kind}, the files hold {problem}",
+            hint=f"choose one for {problem}: `cnf ls`, `cnf zoo ls`",
         )
-    names = [alias for alias, key in store.refs().items() if key == policy.key]
-    bars.say(f"with the newest policy for {problem}: {policy.stage} {policy.key[:12]} {' '.join(names)}".rstrip())
-    return policy
+
+
+def _chosen(
+    store: Store, problem: str, items: Sequence[Item], policy: Manifest | None, note: Callable[[str], None]
+) -> list[Manifest]:
+    """The policy of every item: the given one, the newest in the store, or the zoo's nearest in size."""
+    from cnf_cli.stages import zoo
+    from cnf_cli.stages.models import newest_policy
+    from cnf_cli.zoo.cards import fitting
+
+    if policy is None:
+        policy = newest_policy(store, problem)
+        if policy is not None:
+            names = [alias for alias, key in store.refs().items() if key == policy.key]
+            note(f"with the newest policy for {problem}: {policy.stage} {policy.key[:12]} {' '.join(names)}".rstrip())
+    if policy is not None:
+        return [policy] * len(items)
+    sizes = {item.nodes - (item.demand is not None) for item in items}
+    named = {n: fitting(problem, n) for n in sorted(sizes)}
+    taken: dict[str, Manifest] = {}
+    for n, name in named.items():
+        if name is None:
+            raise ArtifactError(
+                f"neither the store nor the zoo has a policy for {problem} with {n} nodes",
+                at=str(store.root),
+                hint=f"`cnf pretrain {problem} --n 50` trains one, `cnf import FILE.pt` takes one in.",
+            )
+        if name not in taken:
+            instead = f"cnf pretrain {problem} --n {n}"
+            note(zoo.stand_in(name, f"the store has no policy for {problem}", instead))
+            taken[name] = zoo.take(store, name)
+    return [taken[str(named[item.nodes - (item.demand is not None)])] for item in items]
 
 
 def _solve_one(item: Item, ensemble: Ensemble, setup: Setup, augment: int, write_to: Path | None) -> dict[str, Any]:

@@ -16,7 +16,9 @@ from tests.helpers import cnf, cnf_json, environment
 HEAVY = "import sys; heavy = {'torch', 'h5py', 'matplotlib', 'scipy'} & set(sys.modules); assert not heavy, heavy"
 
 
-@pytest.mark.parametrize("args", [["--help"], ["list", "attacks", "attribute"], ["list"], ["recipe", "schema"], ["ls"]])
+@pytest.mark.parametrize(
+    "args", [["--help"], ["list", "attacks", "attribute"], ["list"], ["recipe", "schema"], ["ls"], ["zoo", "ls"]]
+)
 def test_light_commands_do_not_import_torch(args: list[str], tmp_path: Path) -> None:
     """Help, lists and the store's commands run without torch in a fresh process."""
     code = f"import sys; sys.argv = ['cnf'] + {args!r}\nimport atexit\natexit.register(lambda: exec({HEAVY!r}))\n"

@@ -1,0 +1,102 @@
+"""Measure an entry of the zoo by the very commands its card lists: each runs as a user would type it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cnf_cli.cli.context import Context
+from cnf_cli.errors import CheckFailed
+from cnf_cli.zoo.cards import Card, Gap, card
+
+COUNT, SEED = 1000, 4321
+LIBRARY = {"tsp": "tsplib", "cvrp": "cvrplib", "atsp": "atsplib"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One set: what makes it, and what measures on it."""
+
+    set: str
+    make: tuple[str, ...]
+    evaluate: str
+    optional: bool = False
+    """Whether there may be no such instances."""
+
+
+def rows(one: Card, base: Card, count: int = COUNT) -> Iterator[Row]:
+    """Everything a card measures; `base` is the plain policy that the fixed adversarial set is made against."""
+    kind, n, augment = one.kind, one.n, one.fixed.augment
+    after = f"--with {one.alias} --aug {augment}"
+    clean = f"data/{kind}{n}-uniform-{SEED}"
+    draw = f"data generate {kind} --n {n} --count {count} --seed {SEED} --dist"
+    # Matrices of costs have no map on which nodes could lie otherwise.
+    for dist in ("uniform",) if kind == "atsp" else ("uniform", "rotation", "explosion"):
+        yield Row(dist, (f"{draw} {dist}",), f"evaluate --data data/{kind}{n}-{dist}-{SEED} {after}")
+    hard = f"zoo-sets/{base.name}-adversarial"
+    attack = f"attack {base.training[0].recipe} --with {base.alias} --data {clean} --count {count} --as {hard}"
+    yield Row(
+        f"adversarial (fixed, against {base.alias})", (f"{draw} uniform", attack), f"evaluate --data {hard} {after}"
+    )
+    low, high = n // 2, min(2 * n, one.largest or 2 * n)
+    library, depot = LIBRARY[kind], int(kind == "cvrp")
+    yield Row(
+        f"{library} ({low} to {high} nodes)",
+        (),
+        f"evaluate --bench {library}:all,{low + depot}..{high + depot} {after}",
+        optional=True,
+    )
+
+
+def measured(ctx: Context, name: str, into: Path, bench_dir: Path | None, count: int = COUNT) -> Card:
+    """The card with a fresh table of gaps."""
+    os.environ["CNF_ZOO"] = str(into.absolute())
+    one = card(name)
+    base = one if one.models == 1 else card(name.rpartition("-")[0])
+    gaps: list[Gap] = []
+    notes = []
+    for row in rows(one, base, count):
+        for line in row.make:
+            _call(ctx, line)
+        there = f" --bench-dir {bench_dir}" if bench_dir and row.optional else ""
+        told = _call(ctx, row.evaluate + there, optional=row.optional)
+        if "error" in told:
+            notes.append(f"No public instance has a fitting size: {row.set}.")
+            continue
+        shown = row.evaluate + (" --bench-dir FOLDER" if there else "")
+        command = " && ".join(f"cnf {line}" for line in (*row.make, shown))
+        names = tuple(sorted(entry["name"] for entry in told.get("instances", ())))
+        gaps += [_gap(row.set, found, names, command) for found in told["rows"] if found["model"] is None]
+    return one.model_copy(update={"gaps": tuple(gaps), "notes": tuple(notes)})
+
+
+def _gap(name: str, found: dict[str, Any], names: tuple[str, ...], command: str) -> Gap:
+    return Gap(
+        set=name,
+        instances=found["count"],
+        augment=found["augment"],
+        cost=found["cost"],
+        gap_percent=found["gap_percent"],
+        gap_ci95=tuple(found["gap_ci95"]),
+        reference=found["reference"],
+        names=names,
+        command=command,
+    )
+
+
+def _call(ctx: Context, line: str, *, optional: bool = False) -> dict[str, Any]:
+    """What the command printed; the command's own talk goes to this one's stderr."""
+    ctx.say(f"$ cnf {line}")
+    words = [sys.executable, "-m", "cnf_cli", *line.split(), "--json", "--store", str(ctx.store.root)]
+    talk = subprocess.DEVNULL if ctx.quiet else None
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=talk, text=True, check=False)  # noqa: S603
+    told: dict[str, Any] = json.loads(done.stdout) if done.stdout.strip() else {}
+    if done.returncode and not (optional and str(told.get("error", "")).startswith("no instance of")):
+        raise CheckFailed(f"`cnf {line}` ended with {done.returncode}", hint="run it alone to see why")
+    return told

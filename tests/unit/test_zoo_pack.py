@@ -1,0 +1,173 @@
+"""Publishing in the zoo: weights and cards made from an artifact and its provenance."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from cnf_cli.errors import CheckFailed, RecipeError
+from cnf_cli.formats import checkpoint
+from cnf_cli.recipe import load_recipe
+from cnf_cli.stages import pretrain, train_cnf, zoo, zoo_pack
+from cnf_cli.stages.runner import Runner
+from cnf_cli.store import Manifest, Store
+from cnf_cli.zoo import cards
+
+RECIPE = """# tiny
+[problem]
+kind = "tsp"
+n = 6
+[policy]
+width = 16
+layers = 1
+heads = 2
+feed_forward = 16
+[pretrain]
+instances = 32
+batch_size = 16
+epoch_instances = 16
+validation_count = 0
+[attack]
+count = 4
+[train]
+models = 2
+instances = 32
+batch_size = 16
+epoch_instances = 16
+validation_count = 0
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Path, Manifest, Manifest]:
+    """A store with a tiny policy and a tiny ensemble, and their recipe."""
+    folder = tmp_path_factory.mktemp("pack")
+    (folder / "tiny.toml").write_text(RECIPE)
+    recipe = load_recipe(folder / "tiny.toml")
+    store = Store(folder / "store")
+    command = ("cnf", "pretrain", str(folder / "tiny.toml"), "--store", str(folder / "store"))
+    runner = Runner(store, command=command)
+    first = runner.run(pretrain.task(recipe))
+    return store, folder / "tiny.toml", first, runner.run(train_cnf.task(recipe, first))
+
+
+def order(name: str, into: Path, recipe: Path, half: bool = False) -> zoo_pack.Order:
+    return zoo_pack.Order(name, into, str(recipe), half=half)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_packed_entry_is_the_artifact(
+    made: tuple[Store, Path, Manifest, Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half: bool
+) -> None:
+    """What comes out of the zoo has the artifact's weights: exactly, or rounded to float16; the card has its facts."""
+    store, recipe, first, _ = made
+    one = zoo_pack.pack(store, first, order("tiny6", tmp_path / "zoo", recipe, half))
+    monkeypatch.setenv("CNF_ZOO", str(tmp_path / "zoo"))
+    assert cards.card("tiny6") == one
+    run = one.training[0]
+    assert (run.artifact, run.instances, run.seed, run.core_hours_are) == (first.key, 32, 1234, "measured")
+    assert run.command == "cnf pretrain tiny.toml"
+    assert [line["instances"] for line in run.curve] == [16, 32]
+    taken = zoo.take(Store(tmp_path / "other"), "tiny6")
+    before, meta = checkpoint.load(store.open(first.key, "model.safetensors"))
+    after, meta_after = checkpoint.load(Store(tmp_path / "other").open(taken.key, "model.safetensors"))
+    assert meta == meta_after
+    for name, tensor in before.items():
+        assert torch.equal(after[name], tensor.half().float() if half else tensor)
+    if not half:
+        assert taken.outputs["model.safetensors"] == first.outputs["model.safetensors"]
+
+
+def test_packed_ensemble_tells_both_runs(
+    made: tuple[Store, Path, Manifest, Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An ensemble has a file per model and its card tells of the policy it began as; packing again replaces."""
+    store, recipe, first, several = made
+    place = tmp_path / "zoo"
+    zoo_pack.pack(store, first, order("tiny6", place, recipe))
+    for _ in range(2):
+        one = zoo_pack.pack(store, several, order("tiny6-cnf", place, recipe, half=True))
+    monkeypatch.setenv("CNF_ZOO", str(place))
+    assert [run.stage for run in one.training] == ["train_cnf", "pretrain"]
+    assert sorted(p.name for p in place.glob("*.safetensors")) == [
+        "tiny6-cnf-0.safetensors",
+        "tiny6-cnf-1.safetensors",
+        "tiny6.safetensors",
+    ]
+    assert (cards.fitting("tsp", 9), cards.fitting("tsp", 9, ensemble=True)) == ("tiny6", "tiny6-cnf")
+    assert cards.fitting("cvrp", 9) is None
+    taken = zoo.take(Store(tmp_path / "other"), "tiny6-cnf")
+    assert sorted(taken.outputs) == ["model-0.safetensors", "model-1.safetensors"]
+    assert taken.checks["models"] == 2
+
+
+def test_nearest_size_by_ratio_and_bound(
+    made: tuple[Store, Path, Manifest, Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nearest n counts by ratio, and a network with a largest size is not asked for more."""
+    store, recipe, first, _ = made
+    zoo_pack.pack(store, first, order("tiny6", tmp_path, recipe))
+    card = json.loads((tmp_path / "tiny6.json").read_text())
+    for name, n, policy in (("tiny20", 20, card["policy"]), ("tiny8", 8, {"kind": "matnet", "one_hot_seeds": 8})):
+        other = {**card, "name": name, "problem": {**card["problem"], "n": n}, "policy": policy}
+        (tmp_path / f"{name}.json").write_text(json.dumps(other))
+    monkeypatch.setenv("CNF_ZOO", str(tmp_path))
+    assert [cards.fitting("tsp", n) for n in (3, 8, 9, 12, 500)] == ["tiny6", "tiny8", "tiny6", "tiny20", "tiny20"]
+
+
+def test_another_recipe_and_too_many_bytes_are_refused(
+    made: tuple[Store, Path, Manifest, Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A card cannot name a recipe that did not make it, and the zoo cannot outgrow its limit; nothing is written."""
+    store, recipe, first, _ = made
+    other = tmp_path / "other.toml"
+    other.write_text(RECIPE.replace("instances = 32", "instances = 48"))
+    with pytest.raises(RecipeError, match=r"pretrain\.instances is 48"):
+        zoo_pack.pack(store, first, order("tiny6", tmp_path / "zoo", other))
+    monkeypatch.setattr(zoo_pack, "MAX_BYTES", 1000)
+    with pytest.raises(CheckFailed, match="more than 1,000"):
+        zoo_pack.pack(store, first, order("tiny6", tmp_path / "zoo", recipe))
+    assert not (tmp_path / "zoo").exists()
+
+
+def test_commands_lose_what_belongs_to_one_machine() -> None:
+    """Stores and folders are left out of a card's commands; settings stay."""
+    words = ["cnf", "pretrain", "/x/y/recipes/zoo/a.toml", "--store", "/x/s", "--store=/x", "--set", "problem.n=3"]
+    assert zoo_pack.told([*words, "--validate=/d/v", "~/b.toml"]) == (
+        "cnf pretrain recipes/zoo/a.toml --set problem.n=3 --validate=v b.toml"
+    )
+
+
+@pytest.mark.slow
+def test_measuring_fills_the_card(
+    made: tuple[Store, Path, Manifest, Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every set of the card is measured by the commands it lists; the ensemble on the set made against the policy."""
+    from cnf_cli.cli import zoo_measure
+    from cnf_cli.cli.context import Context
+
+    def here(ctx: Context, line: str, *, optional: bool = False) -> dict[str, Any]:
+        """The command in this process: twenty fresh ones would take minutes."""
+        from cnf_cli.cli.app import app
+
+        done = CliRunner().invoke(app, [*line.split(), "--json", "--store", str(ctx.store.root)])
+        assert done.exception is None or optional, (line, done.exception)
+        return {"error": str(done.exception)} if done.exception else dict(json.loads(done.stdout))
+
+    store, recipe, first, several = made
+    monkeypatch.setenv("CNF_ZOO", str(tmp_path))
+    monkeypatch.setattr(zoo_measure, "_call", here)
+    ctx = Context(quiet=True, store_path=store.root)
+    zoo_pack.pack(store, first, order("tiny6", tmp_path, recipe))
+    zoo_pack.pack(store, several, order("tiny6-cnf", tmp_path, recipe))
+    one, both = (zoo_measure.measured(ctx, name, tmp_path, None, count=8) for name in ("tiny6", "tiny6-cnf"))
+    for card in (one, both):
+        sets = [g.set.split()[0] for g in card.gaps]
+        assert sets == [s for s in ("uniform", "rotation", "explosion", "adversarial") for _ in range(2)]
+        assert card.notes == ("No public instance has a fitting size: tsplib (3 to 12 nodes).",)
+    assert {g.set for g in both.gaps} == {g.set for g in one.gaps}
