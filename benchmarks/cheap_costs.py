@@ -28,7 +28,7 @@ def ways(problem: Any, width: int, batch: int) -> dict[str, Callable[[], Any]]:
     policy = pomo.Policy(pomo.Params(width=width), problem).init(rng)
     inst, seeds = problem.sample(batch, rng=rng), torch.arange(batch)
     world = problem.world(inst)
-    tours = engine.rollout(policy.encode(inst), world, seeds)
+    tours = engine.rollout(policy.encode(inst, engine=engine), world, seeds)
     good = torch.ones(tours.shape[:2], dtype=torch.bool)
 
     def sampled(starts: Any = None, **keys: Any) -> Callable[[], Any]:

@@ -41,7 +41,7 @@ def ours(n: int, width: int, routing: str, mode: str, engine: str) -> Callable[[
     if mode == "tours":
         keys |= {"mode": "efficient", "reuse_tours": True}
     defence = cnf.Defence(cnf.Params(**keys), problem=problem, engine=chosen, attack=attack)
-    optimizers = [Adam(m.parameters(), lr=1e-4, weight_decay=1e-6) for m in models]
+    optimizers = [Adam(m.parameters(), lr=1e-4, weight_decay=1e-6, fused=True) for m in models]
     rng = torch.Generator().manual_seed(1)
     defence.setup(models, "cpu", rng)
 

@@ -47,12 +47,12 @@ def parts_of(kind: str, n: int, batch: int, runs: int = 3) -> dict[str, Any]:
     problem, engine = problem_of(kind, n), get_engine("native")
     policy = Policy(Params(), problem)
     inst, seeds = problem.sample(batch, rng=torch.Generator().manual_seed(0)), torch.arange(batch)
-    tables, world = policy.encode(inst), problem.world(inst)
+    tables, world = policy.encode(inst, engine=engine), problem.world(inst)
     tours = engine.rollout(tables, world, seeds)
     weight = torch.ones(tours.shape[:2])
     total = engine.score(tables, world, tours, weight)[0].sum()
     seconds = {
-        "encode": best(lambda: policy.encode(inst), runs),
+        "encode": best(lambda: policy.encode(inst, engine=engine), runs),
         "rollout": best(lambda: engine.rollout(tables, world, seeds), runs),
         "cost": best(lambda: problem.cost(inst, tours), runs),
         "score": best(lambda: engine.score(tables, world, tours, weight), runs),

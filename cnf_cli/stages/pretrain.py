@@ -47,7 +47,7 @@ def _train(job: Job, setup: Setup) -> Result:
     from cnf_cli.stages.labels import Labels
     from cnf_cli.stages.models import make_policy, make_problem, save_models
     from cnf_cli.stages.setup import network
-    from cnf_cli.stages.training import Loop, scheduled_rate, set_rate
+    from cnf_cli.stages.training import Loop, make_optimizer, scheduled_rate, set_rate
     from cnf_cli.stages.validation import validation_set
 
     section, problem_section, policy_section = (job.section(name) for name in ("pretrain", "problem", "policy"))
@@ -59,7 +59,7 @@ def _train(job: Job, setup: Setup) -> Result:
         _start_from(policy, job)
     policy.to(setup.device).train()
     learner = network(policy, job.runtime, setup)
-    optimizer = torch.optim.Adam(policy.parameters(), lr=section.lr, weight_decay=section.weight_decay)
+    optimizer = make_optimizer(section, policy)
     draw = partial(drawn, section, problem, setup)
     labels = Labels(job, problem, lambda step: draw(step).inst) if section.warm_start else None
     validation = validation_set(job, problem, section.seed, section.validation_count)

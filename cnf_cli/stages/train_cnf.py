@@ -10,7 +10,6 @@ from cnf_cli.stages.job import Job, Result, derived_seed
 from cnf_cli.stages.runner import Task
 
 if TYPE_CHECKING:
-    import torch
 
     from cnf_cli.stages.setup import Setup
     from cnf_cli.stages.training import Progress
@@ -43,7 +42,7 @@ def _train(job: Job, setup: Setup) -> Result:
     from cnf_cli.defences.base import Clock
     from cnf_cli.formats import checkpoint
     from cnf_cli.stages.models import load_models, make_problem, save_models
-    from cnf_cli.stages.training import Loop, learning_rate, set_rate
+    from cnf_cli.stages.training import Loop, learning_rate, make_optimizer, set_rate
     from cnf_cli.stages.validation import adversarial_set, validation_set
 
     section, problem_section, attack_section = (job.section(name) for name in ("train", "problem", "attack"))
@@ -118,11 +117,3 @@ def _share(section: Any, setup: Setup) -> Any:
     """The section as one rank sees it: its part of the batch, and of the K instances a model is given."""
     counts = {name: getattr(section, name, 0) // setup.world for name in ("batch_size", "top_k")}
     return section.model_copy(update={name: count for name, count in counts.items() if count})
-
-
-def make_optimizer(section: Any, model: Any) -> torch.optim.Optimizer:
-    """A fresh optimizer, as the recipe says."""
-    import torch
-
-    kind = torch.optim.SGD if section.optimizer == "sgd" else torch.optim.Adam
-    return kind(model.parameters(), lr=section.lr, weight_decay=section.weight_decay)
