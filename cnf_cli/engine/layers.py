@@ -26,7 +26,9 @@ def through(native: Any, layers: Sequence[Layer], h: Float[Tensor, "b n d"], thr
     if not weights or any(w is None for w in weights) or not _fits(native, layers[0], h, weights[0]):
         return None
     flat = [tensor for w in weights for tensor in w or ()]
-    out: Tensor = _Layers.apply(native, layers[0].heads, threads, isa, h, *flat)  # type: ignore[no-untyped-call]
+    keep = torch.is_grad_enabled() and any(x.requires_grad for x in (h, *flat))
+    how = native, layers[0].heads, threads, isa, keep
+    out: Tensor = _Layers.apply(how, h, *flat)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -44,14 +46,14 @@ class _Layers(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, native: Any, heads: int, threads: int, isa: str, h: Tensor, *weights: Tensor) -> Tensor:
+    def forward(ctx: Any, how: tuple[Any, int, int, str, bool], h: Tensor, *weights: Tensor) -> Tensor:
+        native, heads, threads, isa, keep = how
         x = h.detach().contiguous()
         plain = [w.detach().contiguous() for w in weights]
         b, n, d = x.shape
         group = _share(b, n)
-        kept = None
-        if any(ctx.needs_input_grad):
-            kept = _Room(native.layers_room(b, n, d, len(weights[FF1_BIAS]), len(weights) // LAYER_TENSORS))
+        size = native.layers_room(b, n, d, len(weights[FF1_BIAS]), len(weights) // LAYER_TENSORS)
+        kept = _Room(size) if keep else None
         out = torch.empty_like(x)
         native.layers(x, plain, heads, group, out, kept and kept.buffer, threads, isa)
         ctx.how = native, heads, group, threads, isa
@@ -66,7 +68,7 @@ class _Layers(torch.autograd.Function):
         x, *weights = ctx.saved_tensors
         plain = [w.detach().contiguous() for w in weights]
         d_in = torch.empty_like(x)
-        wanted = any(ctx.needs_input_grad[5:])
+        wanted = any(ctx.needs_input_grad[2:])
         sizes = [w.numel() for w in weights]
         groups = -(-len(x) // group)
         room = _Room(groups * sum(sizes)) if wanted else None
@@ -78,7 +80,7 @@ class _Layers(torch.autograd.Function):
                 shape = weights[i].shape
                 # The second feed-forward map's gradient comes transposed.
                 grads[i] = part.view(shape[::-1]).t() if i % LAYER_TENSORS == FF2 else part.view(shape)
-        return None, None, None, None, d_in, *grads
+        return None, d_in, *grads
 
 
 def _share(b: int, n: int) -> int:

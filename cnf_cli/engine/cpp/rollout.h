@@ -128,14 +128,27 @@ struct Rollout {
         const float *pointer = scene.pointer, *bias = scene.bias, *glimpse = x.glimpse;
         const int *nodes = x.nodes;
         int s = x.s;
-        for (; nodes[s] < end; s += W)
-            store(x.u + s, sums([&](int i) __attribute__((always_inline)) {
-                      const size_t j = nodes[s + i];
-                      vec acc = {};
-                      acc[0] = bias[j];
-                      for (int k = 0; k < kv; ++k) acc += load(glimpse + k * W) * load(pointer + j * D + k * W);
-                      return acc;
-                  }));
+        // Four nodes at a time: each vector of the glimpse is read once for all of them.
+        const auto four = [&](int at) __attribute__((always_inline)) {
+            vec acc[4] = {};
+            const float *row[4];
+            for (int i = 0; i < 4; ++i) {
+                const size_t j = nodes[at + i];
+                row[i] = pointer + j * D;
+                acc[i][0] = bias[j];
+            }
+            for (int k = 0; k < kv; ++k) {
+                const vec g = load(glimpse + k * W);
+                for (int i = 0; i < 4; ++i) acc[i] += g * load(row[i] + k * W);
+            }
+            return merge2(merge1(acc[0], acc[1]), merge1(acc[2], acc[3]));
+        };
+        for (; nodes[s] < end; s += W) {
+            if constexpr (W == 4) store(x.u + s, four(s));
+            if constexpr (W == 8) store(x.u + s, merge4(four(s), four(s + 4)));
+            if constexpr (W == 16)
+                store(x.u + s, merge8(merge4(four(s), four(s + 4)), merge4(four(s + 8), four(s + 12))));
+        }
         x.s = s;
     }
 
