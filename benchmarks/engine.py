@@ -45,6 +45,8 @@ class Peer:
     def __init__(self, engine: str) -> None:
         self.engine = engine
         env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+        if engine in ("stepwise", "rl4co"):
+            env["GOMP_SPINCOUNT"] = "300000"  # the default, which suits them: they call many small operations
         self.process = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", "benchmarks.worker", engine],
             cwd=ROOT,

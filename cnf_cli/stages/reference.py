@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from cnf_cli.problems.base import BaseProblem
     from cnf_cli.problems.instances import Instances
 
-QUICK = {"tsp": "fast_tsp"}
-"""Solvers that answer in milliseconds per instance."""
+QUICK: dict[str, tuple[str, dict[str, Any], int]] = {
+    "tsp": ("fast_tsp", {}, 1000),
+    "cvrp": ("hgs", {"iterations": 400}, 50),
+}
+"""Solver, settings and most nodes for which an answer takes well under a second."""
 _SAVE_SECONDS = 2.0
 
 
@@ -46,10 +49,10 @@ def reference_costs(problem: BaseProblem, inst: Instances, job: Job) -> Tensor |
     """Each instance's cost by the quick solver for its problem, kept in the work folder; None without one."""
     import torch
 
-    kind = QUICK.get(problem.kind)
-    if kind is None or not solver(kind).available():
+    kind, params, nodes = QUICK.get(problem.kind, ("", {}, 0))
+    if not kind or inst.nodes - problem.depots > nodes or not solver(kind).available():
         return None
-    found = answers(instances_of(problem.kind, problem.to_block(inst)), Ask(kind), job)
+    found = answers(instances_of(problem.kind, problem.to_block(inst)), Ask(kind, params), job)
     if not all(isinstance(answer, Answer) for answer in found):
         return None
     return torch.tensor([answer.cost for answer in found if isinstance(answer, Answer)], dtype=torch.float64)

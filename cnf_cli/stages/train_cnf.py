@@ -10,7 +10,6 @@ from cnf_cli.stages.job import Job, Result, derived_seed
 from cnf_cli.stages.runner import Task
 
 if TYPE_CHECKING:
-
     from cnf_cli.stages.setup import Setup
     from cnf_cli.stages.training import Progress
     from cnf_cli.store import Manifest
