@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cnf_cli.cli import complete
+from cnf_cli.cli.bench import BenchDir
 from cnf_cli.cli.context import Context, command
 from cnf_cli.cli.run_stage import Alias, Force, Launch, NoDeps, Nodes, Plan, Sets, With, recipe_for
 
@@ -61,10 +62,7 @@ def evaluate(
     normalise: Annotated[
         str, typer.Option(help="auto, fit, or published (as the method's own benchmark script).")
     ] = "auto",
-    bench_dir: Annotated[
-        Path | None,
-        typer.Option("--bench-dir", envvar="CNF_BENCH_DIR", help="Folder with tsplib/, cvrplib/, atsplib/ in it."),
-    ] = None,
+    bench_dir: BenchDir = None,
     paper: Annotated[
         bool, typer.Option("--paper", help="The paper's POMO and CNF columns beside ours.", rich_help_panel=SHOWN)
     ] = False,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cnf_cli.cli import complete
+from cnf_cli.cli.bench import BenchDir
 from cnf_cli.cli.context import Context, command
 
 if TYPE_CHECKING:
@@ -16,10 +17,6 @@ if TYPE_CHECKING:
 Name = Annotated[str, typer.Argument(help="An entry: tsp20, or zoo/tsp20.", autocompletion=complete.zoo)]
 Into = Annotated[
     Path | None, typer.Option("--into", help="The zoo's folder; default: this package's.", file_okay=False)
-]
-BenchDir = Annotated[
-    Path | None,
-    typer.Option("--bench-dir", envvar="CNF_BENCH_DIR", help="Folder with tsplib/, cvrplib/, atsplib/ in it."),
 ]
 
 

@@ -16,7 +16,7 @@ from cnf_cli.attacks.base import Attack, Attacked, frozen
 from cnf_cli.attacks.gradient import Rolled, roll
 from cnf_cli.engine.base import Engine
 from cnf_cli.engine.random import seeds_from
-from cnf_cli.policies.run import reinforce_losses
+from cnf_cli.policies.run import advantage, reinforce_losses
 from cnf_cli.problems.base import BaseProblem
 from cnf_cli.problems.instances import Instances
 from cnf_cli.recipe.sections import TrainSection
@@ -144,11 +144,6 @@ def apply(module: nn.Module, optimizer: Optimizer, reduce: Reduce | None) -> Non
     if reduce is not None:
         reduce(module)
     optimizer.step()
-
-
-def advantage(cost: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
-    """Each rollout's cost above its instance's mean, divided by the number of rollouts: the weight of its log p."""
-    return (cost - cost.mean(-1, keepdim=True)) / cost.shape[-1]
 
 
 def cuts(inst: Instances) -> list[slice]:

@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from cnf_cli.attacks.gradient import Rolled
-from cnf_cli.defences.base import BaseDefence, Metrics, Model, Reduce, advantage, apply, draw_seeds, number, part_of
+from cnf_cli.defences.base import BaseDefence, Metrics, Model, Reduce, apply, draw_seeds, number, part_of
 from cnf_cli.engine.torch import TorchEngine
+from cnf_cli.policies.run import advantage
 from cnf_cli.problems.instances import Instances
 
 Penalty = Callable[[Sequence[Float[Tensor, "k g"]]], Float[Tensor, " k"]]

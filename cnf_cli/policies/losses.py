@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from cnf_cli.engine.base import Engine
-from cnf_cli.policies.run import SAME, Encoder, Sampled
+from cnf_cli.policies.run import SAME, Encoder, Sampled, advantage
 from cnf_cli.problems.base import BaseProblem
 from cnf_cli.problems.instances import Instances
 from cnf_cli.recipe.sections import PretrainSection
@@ -66,11 +66,6 @@ def likelihood_loss(
     with torch.no_grad():
         cost = problem.cost(inst, tours).masked_fill(~good, torch.inf)
     return losses.mean(), Sampled(tours, cost, log_prob)
-
-
-def advantage(cost: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
-    """REINFORCE with the rollouts' mean cost as their baseline: the weight of each log-probability."""
-    return (cost - cost.mean(1, keepdim=True)) / cost.shape[1]
 
 
 def lead(weight: Float[Tensor, "b p"], times: float) -> Float[Tensor, "b p"]:

@@ -73,6 +73,11 @@ def rollout(
     return tours, problem.cost(inst, tours)
 
 
+def advantage(cost: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
+    """REINFORCE with the rollouts' mean cost as their baseline: the weight of each log-probability."""
+    return (cost - cost.mean(1, keepdim=True)) / cost.shape[1]
+
+
 def reinforce_losses(
     policy: Encoder,
     problem: BaseProblem,
@@ -89,8 +94,7 @@ def reinforce_losses(
     with torch.no_grad():
         tours = engine.rollout(tables, world, seeds)
         cost = problem.cost(inst, tours)
-        weight = (cost - cost.mean(1, keepdim=True)) / cost.shape[1]
-    losses, log_prob = engine.score(tables, world, tours, weight)
+    losses, log_prob = engine.score(tables, world, tours, advantage(cost))
     return losses, Sampled(tours, cost, log_prob)
 
 

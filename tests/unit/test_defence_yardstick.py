@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from benchmarks.plain_cnf import PlainCnf, PlainRouter, attack, copy_policy
-from cnf_cli.defences.base import advantage
 from cnf_cli.defences.router import Router
 from cnf_cli.engine import get_engine
+from cnf_cli.policies.run import advantage
 from tests.unit.defence_kit import small_attack, small_models, small_problem
 
 
