@@ -158,14 +158,17 @@ def _measure(ctx: Context, name: str, into: Path, bench_dir: Path | None) -> tup
 
 
 def docs(ctx: Context) -> None:
-    """For maintainers: write the cards' tables into docs/zoo.md of the source tree."""
+    """For maintainers: write the cards' tables and curves into docs/zoo.md of the source tree."""
+    from cnf_cli.plots._zoo import draw
     from cnf_cli.stages.files import write_atomic
     from cnf_cli.zoo.cards import cards
-    from cnf_cli.zoo.pages import fresh
+    from cnf_cli.zoo.pages import FIGURE, fresh
     from cnf_cli.zoo.place import HERE
 
     page = HERE.parent.parent / "docs" / "zoo.md"
     if not page.exists():
         return
-    write_atomic(page, fresh(page.read_text(encoding="utf-8"), cards()).encode())
+    found = cards()
+    write_atomic(page, fresh(page.read_text(encoding="utf-8"), found).encode())
+    write_atomic(page.parent / FIGURE, draw(found))
     ctx.say(f"{page.name} is up to date")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 QUICK: dict[str, tuple[str, dict[str, Any], int]] = {
     "tsp": ("fast_tsp", {}, 1000),
     "cvrp": ("hgs", {"iterations": 400}, 50),
+    "atsp": ("cpsat", {}, 25),
 }
 """Solver, settings and most nodes for which an answer takes well under a second."""
 _SAVE_SECONDS = 2.0

@@ -68,6 +68,17 @@ class Training(Section):
     curve: tuple[dict[str, Any], ...] = ()
     """What the run wrote down about itself now and then: instances, seconds, validation."""
 
+    def progress(self) -> list[tuple[int, float, float]]:
+        """(instances, core-minutes, gap in percent) of each validation; of an ensemble's, on clean instances."""
+        rate = 3600 * self.core_hours / max(self.seconds, 1e-9)  # where only the clock was recorded
+        found = []
+        for line in self.curve:
+            gap = line.get("gap_percent", line.get("clean_gap_percent"))
+            if gap is not None:
+                spent = line.get("cpu_seconds", rate * line.get("seconds", 0.0))
+                found.append((int(line["instances"]), spent / 60, float(gap)))
+        return found
+
 
 class Fixed(Section):
     """Instances anyone can draw again, and what these weights cost on them: proof that a file still is what it was."""

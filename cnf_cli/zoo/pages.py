@@ -6,6 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from cnf_cli.zoo.cards import Card
 
+FIGURE = "img/zoo-curves.svg"
+"""Beside the page; `cnf zoo docs` draws it too."""
+_ROWS = 8
 BEGIN, END = "<!-- from the cards: `cnf zoo docs` -->\n", "<!-- end -->\n"
 
 
@@ -28,6 +31,9 @@ def lines(cards: Sequence[Card]) -> Iterator[str]:
         size = f"{one.weights.bytes / 1e6:.1f}"
         about = [f"`{one.alias}`", one.kind, one.n, one.models, one.policy.get("width"), size, f"{first.instances:,}"]
         yield "| " + " | ".join(str(cell) for cell in (*about, _hours(one), *gaps)) + " |"
+    if any(one.training[0].progress() for one in cards):
+        yield ""
+        yield f"![Gap against instances and core-minutes, for every entry]({FIGURE})"
     for one in cards:
         yield ""
         yield from _entry(one)
@@ -58,7 +64,24 @@ def _entry(one: Card) -> Iterator[str]:
         interval = f"{g.gap_ci95[0]:.3f} to {g.gap_ci95[1]:.3f}"
         about = [g.set, f"x{g.augment}", g.instances, f"{g.cost:.6g}", f"{g.gap_percent:.3f}", interval, g.reference]
         yield "| " + " | ".join(str(cell) for cell in about) + " |"
+    yield from _progress(one)
     yield ""
     yield "```sh"
     yield from dict.fromkeys(command for g in one.gaps for command in g.command.split(" && "))
     yield "```"
+
+
+def _progress(one: Card) -> Iterator[str]:
+    """How the gap fell in the last of its runs, at a few points spread evenly over it."""
+    points = one.training[0].progress()
+    if not points:
+        return
+    few = min(_ROWS, len(points))
+    shown = [points[len(points) * (k + 1) // few - 1] for k in range(few)]
+    yield ""
+    yield "While it was trained, greedy x1 on validation instances:"
+    yield ""
+    yield "| " + " | ".join(["instances", *(f"{n:,}" for n, _, _ in shown)]) + " |"
+    yield "|" + "---|" * (few + 1)
+    yield "| " + " | ".join(["core-minutes", *(f"{spent:.1f}" for _, spent, _ in shown)]) + " |"
+    yield "| " + " | ".join(["gap %", *(f"{gap:.3f}" for _, _, gap in shown)]) + " |"

@@ -1,0 +1,22 @@
+"""How the gap of each of the zoo's entries fell while it was trained, for docs/zoo.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cnf_cli.plots._style import colour, dash, encode, grid, marker, styled
+from cnf_cli.zoo.cards import Card
+
+
+def draw(cards: Sequence[Card]) -> bytes:
+    """An SVG: the validation gap against instances and against core-minutes, one line per entry."""
+    with styled():
+        figure, axes = grid(1, 2, 5.0, 3.8)
+        for ax, k, label in zip(axes[0], (0, 1), ("training instances", "core-minutes"), strict=True):
+            for i, one in enumerate(cards):
+                points = one.training[0].progress()
+                x, y = [p[k] for p in points], [p[2] for p in points]
+                ax.plot(x, y, color=colour(i), linestyle=dash(i), marker=marker(i), markersize=3, label=one.alias)
+            ax.set(xlabel=label, ylabel="validation gap (%), greedy x1", xscale="log", yscale="log")
+        axes[0][0].legend()
+        return encode(figure, "svg")
