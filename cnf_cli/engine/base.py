@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cnf_cli.problems.world import World
 
-__all__ = ["Engine", "Layer", "Tables", "World"]
+__all__ = ["Engine", "Layer", "Mixing", "Tables", "World"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,18 @@ class Layer(Protocol):
         nodes of an instance."""
 
 
+@dataclass(frozen=True)
+class Mixing:
+    """How attention scores and costs become one number: for each head a network with one hidden layer of x units.
+
+    With `flipped`, cost[j, i] lies between query i and key j.
+    """
+
+    heads: int
+    net: tuple[Float[Tensor, "h 2 x"], Float[Tensor, "h x"], Float[Tensor, "h x"], Float[Tensor, " h"]]
+    flipped: bool = False
+
+
 @runtime_checkable
 class Engine(Protocol):
     """Rolls a policy out and differentiates the log-probability of tours."""
@@ -68,6 +80,16 @@ class Engine(Protocol):
 
     def through(self, layers: Sequence[Layer], h: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
         """The node embeddings after all layers, differentiable once."""
+
+    def attend(
+        self,
+        q: Float[Tensor, "b n d"],
+        k: Float[Tensor, "b n d"],
+        v: Float[Tensor, "b n d"],
+        cost: Float[Tensor, "b n n"],
+        mixing: Mixing,
+    ) -> Float[Tensor, "b n d"] | None:
+        """MatNet's attention, differentiable once; None where the engine leaves it to the policy."""
 
     def rollout(self, tables: Tables, world: World, seeds: Int[Tensor, " b"] | None = None) -> Int[Tensor, "b p t"]:
         """Tours for every start: greedy without seeds, else sampled.

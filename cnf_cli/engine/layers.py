@@ -51,7 +51,7 @@ class _Layers(torch.autograd.Function):
         x = h.detach().contiguous()
         plain = [w.detach().contiguous() for w in weights]
         b, n, d = x.shape
-        group = _share(b, n)
+        group = share(b, n)
         size = native.layers_room(b, n, d, len(weights[FF1_BIAS]), len(weights) // LAYER_TENSORS)
         kept = _Room(size) if keep else None
         out = torch.empty_like(x)
@@ -83,8 +83,8 @@ class _Layers(torch.autograd.Function):
         return None, d_in, *grads
 
 
-def _share(b: int, n: int) -> int:
-    """Instances in a group."""
+def share(b: int, n: int) -> int:
+    """How many instances make a group."""
     low, high = _GROUPS
     return max(1, -(-b // min(max(low, b * n // _GROUP_NODES), high)))
 

@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cnf_cli.engine.base import Layer, Tables, World
+from cnf_cli.engine.base import Layer, Mixing, Tables, World
 from cnf_cli.engine.layers import through
+from cnf_cli.engine.mixing import attend
 from cnf_cli.engine.torch import TorchEngine
 from cnf_cli.errors import MissingDependency
 
@@ -66,6 +67,10 @@ class NativeEngine:
         """All layers in one call; through torch where the kernels have none for them (other norms, odd widths)."""
         out = through(_native, layers, h, self._threads(), self.instruction_set)
         return TorchEngine().through(layers, h) if out is None else out
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, cost: Tensor, mixing: Mixing) -> Tensor | None:
+        """MatNet's attention in one call; None for widths and types the kernels do not have."""
+        return attend(_native, q, k, v, cost, mixing, self._threads(), self.instruction_set)
 
     @torch.no_grad()
     def rollout(self, tables: Tables, world: World, seeds: Int[Tensor, " b"] | None = None) -> Int[Tensor, "b p t"]:

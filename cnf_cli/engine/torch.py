@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cnf_cli.engine import random
-from cnf_cli.engine.base import Layer, Tables, World
+from cnf_cli.engine.base import Layer, Mixing, Tables, World
 
 SLACK = 1e-5
 """A node is allowed while load + SLACK >= demand: float32 loads drift a little along a route."""
@@ -30,6 +30,10 @@ class TorchEngine:
         for layer in layers:
             h = layer(h)
         return h
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, cost: Tensor, mixing: Mixing) -> Tensor | None:
+        """The policy's own torch code is the way here."""
+        return None
 
     @torch.no_grad()
     def rollout(self, tables: Tables, world: World, seeds: Int[Tensor, " b"] | None = None) -> Int[Tensor, "b p t"]:

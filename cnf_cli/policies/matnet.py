@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from cnf_cli.engine.base import Engine, Tables
+from cnf_cli.engine.base import Engine, Mixing, Tables
 from cnf_cli.engine.random import fold, mix
 from cnf_cli.errors import DataError, RecipeError
 from cnf_cli.policies.mixing import mixed
@@ -78,7 +78,7 @@ class Policy(nn.Module):
     def encode(self, inst: Instances, *, second_order: bool = False, engine: Engine | None = None) -> Tables:
         """The decoder's tables: queries from the rows, keys, values and pointers from the columns.
 
-        The layers are torch's whatever the engine. With `second_order` their gradients can be differentiated again.
+        With `second_order` the layers' gradients can be differentiated again.
         """
         matrix, inst = self.problem.distances(inst), with_seed(inst)
         assert inst.seed is not None
@@ -86,7 +86,7 @@ class Policy(nn.Module):
         column = one_hot(inst.seed, inst.nodes, self.one_hot_seeds, self.params.width).to(matrix.dtype)
         row = torch.zeros_like(column)
         for layer in self.layers:
-            row, column = layer(row, column, matrix, second_order)
+            row, column = layer(row, column, matrix, second_order, engine)
         tables = self.decoder.tables(column, self.params.heads, self.params.clip)
         assert self.decoder.first is not None
         return tables.with_(last=self.decoder.last(row), first=self.decoder.first(row))
@@ -123,11 +123,13 @@ class Layer(nn.Module):
         column: Float[Tensor, "b n d"],
         cost: Float[Tensor, "b n n"],
         second_order: bool = False,
+        engine: Engine | None = None,
     ) -> tuple[Float[Tensor, "b n d"], Float[Tensor, "b n d"]]:
         """(rows, columns), each having seen all of the other."""
+        engine = None if second_order else engine
         return (
-            self.row(row, column, cost, second_order),
-            self.column(column, row, cost.transpose(1, 2), second_order),
+            self.row(row, column, cost, False, second_order, engine),
+            self.column(column, row, cost, True, second_order, engine),
         )
 
 
@@ -158,18 +160,39 @@ class Block(nn.Module):
         own: Float[Tensor, "b n d"],
         other: Float[Tensor, "b n d"],
         cost: Float[Tensor, "b n n"],
+        flipped: bool = False,
         second_order: bool = False,
+        engine: Engine | None = None,
     ) -> Float[Tensor, "b n d"]:
-        """Every node of `own` has looked at every node of `other`; cost[i, j] lies between own i and other j."""
-        b, n, d = own.shape
-        q = self.q(own).view(b, n, self.heads, -1).transpose(1, 2)
-        k, v = (w(other).view(b, n, self.heads, -1).transpose(1, 2) for w in (self.k, self.v))
-        score = q @ k.transpose(2, 3) * q.shape[-1] ** -0.5
-        weights = (self.mix1_weight, self.mix1_bias, self.mix2_weight, self.mix2_bias)
-        weight = mixed(score, cost, *weights, second_order=second_order).softmax(-1)
-        seen = (weight @ v).transpose(1, 2).reshape(b, n, d)
+        """Every node of `own` has looked at every node of `other`; cost[i, j] lies between own i and other j.
+
+        With `flipped` it is cost[j, i].
+        """
+        q, k, v = self.q(own), self.k(other), self.v(other)
+        mixing = Mixing(self.heads, (self.mix1_weight, self.mix1_bias, self.mix2_weight, self.mix2_bias), flipped)
+        seen = engine.attend(q, k, v, cost, mixing) if engine else None
+        if seen is None:
+            seen = attend(q, k, v, cost, mixing, second_order=second_order)
         h = self.norm1(own + self.combine(seen))
         return self.norm2(h + self.ff2(F.relu(self.ff1(h))))  # type: ignore[no-any-return]
+
+
+def attend(
+    q: Float[Tensor, "b n d"],
+    k: Float[Tensor, "b n d"],
+    v: Float[Tensor, "b n d"],
+    cost: Float[Tensor, "b n n"],
+    mixing: Mixing,
+    *,
+    second_order: bool = False,
+) -> Float[Tensor, "b n d"]:
+    """What every query sees of the values: softmax of the mixed scores, for each head."""
+    b, n, d = q.shape
+    q, k, v = (x.view(b, n, mixing.heads, -1).transpose(1, 2) for x in (q, k, v))
+    score = q @ k.transpose(2, 3) * q.shape[-1] ** -0.5
+    cost = cost.transpose(1, 2) if mixing.flipped else cost
+    weight = mixed(score, cost, *mixing.net, second_order=second_order).softmax(-1)
+    return (weight @ v).transpose(1, 2).reshape(b, n, d)
 
 
 class Norm(nn.Module):

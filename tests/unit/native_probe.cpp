@@ -99,9 +99,31 @@ static void encode(const Kernel &kernel) {
     show("out", out), show("d_in", d_in), show("d_weights", d_weights);
 }
 
+static void mix(const Kernel &kernel) {
+    Mixed m{};
+    m.b = 3, m.n = 13, m.d = 32, m.heads = 4, m.group = 2, m.flipped = true;
+    const size_t rows = size_t(m.b) * m.n * m.d, costs = size_t(m.b) * m.n * m.n;
+    auto q = numbers(rows, 2), k = numbers(rows, 2), v = numbers(rows, 2), cost = numbers(costs, 2), d_out = numbers(rows, 2);
+    auto weight1 = numbers(m.heads * 2 * HIDDEN, 2), bias1 = numbers(m.heads * HIDDEN, 1);
+    auto weight2 = numbers(m.heads * HIDDEN, 1), bias2 = numbers(m.heads, 1);
+    std::vector<float> out(rows), d_q(rows), d_k(rows), d_v(rows), d_cost(costs), d_weights(2 * m.heads * MIXING_WEIGHTS);
+    int stop = 0;
+    m.q = q.data(), m.k = k.data(), m.v = v.data(), m.cost = cost.data(), m.out = out.data(), m.stop = &stop;
+    m.weight1 = weight1.data(), m.bias1 = bias1.data(), m.weight2 = weight2.data(), m.bias2 = bias2.data();
+    void *scratch = std::aligned_alloc(64, (kernel.mixed_bytes(m) + 127) / 64 * 64);
+    for (int group = 0; group < 2; ++group) kernel.mixed(m, group, scratch);
+    m.d_out = d_out.data(), m.d_q = d_q.data(), m.d_k = d_k.data(), m.d_v = d_v.data();
+    m.d_cost = d_cost.data(), m.d_weights = d_weights.data();
+    for (int group = 0; group < 2; ++group) kernel.mixed(m, group, scratch);
+    std::free(scratch);
+    show("out", out), show("d_q", d_q), show("d_k", d_k), show("d_v", d_v), show("d_cost", d_cost);
+    show("d_weights", d_weights);
+}
+
 int main() {
     const Kernel &kernel = *kernel_base();
     encode(kernel);
+    mix(kernel);
     decode(kernel, false);
     decode(kernel, true);
 }

@@ -1,5 +1,6 @@
 // The kernels of one instruction set; compiled once per set with CNF_ISA naming it.
 #include "layers.h"
+#include "mixing.h"
 #include "rollout.h"
 #include "score.h"
 
@@ -91,6 +92,18 @@ static size_t stack_bytes(const Stack &stack) {
     return arena.used;
 }
 
+static Status mixed(const Mixed &task, int group, void *scratch) {
+    const FlushTiny quick;
+    Arena arena{static_cast<char *>(scratch)};
+    return Mixing{task, arena}.run(group);
+}
+
+static size_t mixed_bytes(const Mixed &task) {
+    Arena arena{nullptr};
+    Mixing{task, arena};
+    return arena.used;
+}
+
 }  // namespace CNF_ISA
 
 #define CNF_TEXT_(x) #x
@@ -101,7 +114,7 @@ static size_t stack_bytes(const Stack &stack) {
 const Kernel *CNF_JOIN(kernel_, CNF_ISA)() {
     static const Kernel kernel = {CNF_TEXT(CNF_ISA), CNF_ISA::rollout_bytes, CNF_ISA::rollout, CNF_ISA::score_bytes,
                                   CNF_ISA::score, CNF_ISA::pack_layer, CNF_ISA::stack_bytes, CNF_ISA::forward,
-                                  CNF_ISA::backward};
+                                  CNF_ISA::backward, CNF_ISA::mixed_bytes, CNF_ISA::mixed};
     return &kernel;
 }
 

@@ -57,6 +57,23 @@ inline size_t packed_size(const Stack &s) { return 2 * (4 * size_t(s.d) * s.d + 
 inline size_t saved_size(const Stack &s) { return size_t(s.b) * (s.n * (6 * size_t(s.d) + s.f) + 2 * size_t(s.d)); }
 inline size_t weights_size(const Stack &s) { return 4 * size_t(s.d) * s.d + 2 * size_t(s.d) * s.f + 6 * size_t(s.d) + s.f; }
 
+// Attention of b instances whose scores are mixed with costs, for each head by a network of HIDDEN units. An item of work is
+// a group of instances; with d_out it is the backward pass.
+constexpr int HIDDEN = 16, MIXING_WEIGHTS = 4 * HIDDEN + 1;
+struct Mixed {
+    int b, n, d, heads, group;
+    bool flipped;                                    // cost[j][i] lies between query i and key j
+    const float *q, *k, *v;                          // b n d
+    const float *cost;                               // b n n
+    const float *weight1, *bias1, *weight2, *bias2;  // heads x (2 HIDDEN), HIDDEN, HIDDEN, 1
+    float *out;                                      // b n d
+    const float *d_out;                              // b n d or null
+    float *d_q, *d_k, *d_v;                          // b n d
+    float *d_cost;                                   // b n n, or null when not wanted
+    float *d_weights;                                // groups x heads x MIXING_WEIGHTS, added to: both rows of weight1, bias1, weight2, bias2
+    const int *stop;
+};
+
 enum Status { DONE = 0, STOPPED = 1, CANNOT_FINISH = 2, BAD_TOUR = 3 };
 
 struct Kernel {
@@ -70,6 +87,8 @@ struct Kernel {
     size_t (*stack_bytes)(const Stack &);
     Status (*forward)(const Stack &, int group, void *scratch);
     Status (*backward)(const Stack &, int group, void *scratch);
+    size_t (*mixed_bytes)(const Mixed &);
+    Status (*mixed)(const Mixed &, int group, void *scratch);
 };
 
 // Each returns null where the build has no such version.

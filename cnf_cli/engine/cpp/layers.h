@@ -44,6 +44,55 @@ struct LayerGradients {
     float *q, *k, *v, *combine, *combine_bias, *scale1, *shift1, *ff1, *ff1_bias, *ff2, *ff2_bias, *scale2, *shift2;
 };
 
+// out[e][j] = x[j][e] * scale for j < n and zero up to np; e < depth.
+static void turn(const float *x, size_t row, int depth, int n, int np, float scale, float *out) {
+    for (int e = 0; e < depth; ++e, out += np) {
+        for (int j = 0; j < n; ++j) out[j] = x[j * row + e] * scale;
+        for (int j = n; j < np; ++j) out[j] = 0;
+    }
+}
+
+// Each of n rows of np numbers, n of them good, becomes its softmax, zero beyond n. Room: totals n padded, times W; inverses
+// n padded.
+static void softmax(float *rows, int n, int np, float *totals, float *inverses) {
+    vec high = {};
+    for (size_t j = 0; j < size_t(n) * np; j += W) high = larger(high, larger(load(rows + j), -load(rows + j)));
+    const bool tame = largest(high) < 60;  // then exp needs no shift
+    ivec last;
+    for (int l = 0; l < W; ++l) last[l] = np - W + l < n ? -1 : 0;
+    for (int i = 0; i < n; ++i) {
+        float *row = rows + size_t(i) * np, shift = 0;
+        if (!tame) {
+            shift = row[0];
+            for (int j = 1; j < n; ++j) shift = row[j] > shift ? row[j] : shift;
+        }
+        vec total = {};
+        int j = 0;
+        for (; j + W < np; j += W) {
+            const vec e = exp(load(row + j) - shift);
+            store(row + j, e);
+            total += e;
+        }
+        const vec e = (vec)((ivec)exp(load(row + j) - shift) & last);
+        store(row + j, e);
+        store(totals + i * W, total + e);
+    }
+    for (int i = 0; i < n; i += W)
+        store(inverses + i, 1.0f / sums([&](int r) __attribute__((always_inline)) { return load(totals + (i + r) * W); }));
+    for (int i = 0; i < n; ++i)
+        for (int j = 0; j < np; j += W) {
+            float *x = rows + size_t(i) * np + j;
+            store(x, load(x) * inverses[i]);
+        }
+}
+
+// Products whose columns are one head, a multiple of four: the widest vectors that divide it.
+static void gemm_narrow(Left a, const float *b, size_t b_row, float *c, size_t c_row, int rows, int depth, int cols) {
+    if (W == 16 && cols % 16 == 0) return gemm<(W < 16 ? W : 16)>(a, b, b_row, c, c_row, rows, depth, cols);
+    if (W >= 8 && cols % 8 == 0) return gemm<(W < 8 ? W : 8)>(a, b, b_row, c, c_row, rows, depth, cols);
+    gemm<4>(a, b, b_row, c, c_row, rows, depth, cols);
+}
+
 struct Layers {
     const Stack &s;
     int n, d, f, dk, np, most;  // np: nodes padded to whole vectors; most: instances at a time
@@ -96,58 +145,15 @@ struct Layers {
 
     // ---- attention -------------------------------------------------------------------------------------------------
 
-    // turned[e][j] = x[j][e] * scale, zero beyond the last node.
-    void turn(const float *x, size_t row, float scale) {
-        for (int e = 0; e < dk; ++e) {
-            float *out = turned + size_t(e) * np;
-            for (int j = 0; j < n; ++j) out[j] = x[j * row + e] * scale;
-            for (int j = n; j < np; ++j) out[j] = 0;
-        }
-    }
-
     // prob[i][j]: how much node i looks at node j; zero beyond the last node.
     void attend(const float *q, const float *k) {
-        turn(k, 3 * d, 1.0f / __builtin_sqrtf(float(dk)));
+        turn(k, 3 * d, dk, n, np, 1.0f / __builtin_sqrtf(float(dk)), turned);
         gemm<W>({q, size_t(3 * d), 1}, turned, np, prob, np, n, dk, np);
-        vec high = {};
-        for (size_t j = 0; j < size_t(n) * np; j += W) high = larger(high, larger(load(prob + j), -load(prob + j)));
-        const bool tame = largest(high) < 60;  // then exp needs no shift
-        ivec last;
-        for (int l = 0; l < W; ++l) last[l] = np - W + l < n ? -1 : 0;
-        for (int i = 0; i < n; ++i) {
-            float *row = prob + size_t(i) * np;
-            const float shift = tame ? 0 : most_of(row);
-            vec total = {};
-            int j = 0;
-            for (; j + W < np; j += W) {
-                const vec e = exp(load(row + j) - shift);
-                store(row + j, e);
-                total += e;
-            }
-            const vec e = (vec)((ivec)exp(load(row + j) - shift) & last);
-            store(row + j, e);
-            store(totals + i * W, total + e);
-        }
-        for (int i = 0; i < n; i += W)
-            store(inverses + i, 1.0f / sums([&](int r) __attribute__((always_inline)) { return load(totals + (i + r) * W); }));
-        for (int i = 0; i < n; ++i)
-            for (int j = 0; j < np; j += W) {
-                float *x = prob + size_t(i) * np + j;
-                store(x, load(x) * inverses[i]);
-            }
+        softmax(prob, n, np, totals, inverses);
     }
 
-    float most_of(const float *row) const {
-        float most_ = row[0];
-        for (int j = 1; j < n; ++j) most_ = row[j] > most_ ? row[j] : most_;
-        return most_;
-    }
-
-    // Products whose columns are one head: the widest vectors that divide it.
     void gemm_head(Left a, const float *b, size_t b_row, float *c, size_t c_row) {
-        if (W == 16 && dk % 16 == 0) return gemm<(W < 16 ? W : 16)>(a, b, b_row, c, c_row, n, n, dk);
-        if (W >= 8 && dk % 8 == 0) return gemm<(W < 8 ? W : 8)>(a, b, b_row, c, c_row, n, n, dk);
-        gemm<4>(a, b, b_row, c, c_row, n, n, dk);
+        gemm_narrow(a, b, b_row, c, c_row, n, n, dk);
     }
 
     void look(const float *qkv_, float *out) {
@@ -165,7 +171,7 @@ struct Layers {
             float *dq = d_qkv + e;
             attend(q, k);
             gemm_head({prob, 1, size_t(np)}, d_out + e, d, dq + 2 * d, 3 * d);
-            turn(v, 3 * d, 1);
+            turn(v, 3 * d, dk, n, np, 1, turned);
             gemm<W>({d_out + e, size_t(d), 1}, turned, np, d_prob, np, n, dk, np);
             for (int i = 0; i < n; ++i) {
                 float own = 0;

@@ -252,6 +252,46 @@ static void layers_backward(Array<const float, 3> in, const std::vector<Weights>
     over_groups(stack, true, threads, pick(isa));
 }
 
+typedef std::vector<Array<float, 3>> Gradients;
+
+// Forward into `out`, or backward from `d_out` into `grads` (of q, k and v, and of cost where it is wanted) and `d_weights`.
+static void mixed(Array<const float, 3> q, Array<const float, 3> k, Array<const float, 3> v, Array<const float, 3> cost,
+                  bool flipped, const std::vector<Weights> &net, int heads, int group, Maybe<float, 3> out,
+                  Maybe<const float, 3> d_out, Gradients grads, Maybe<float, 2> d_weights, int threads,
+                  const std::string &isa) {
+    Mixed task{};
+    task.b = int(q.shape(0)), task.n = int(q.shape(1)), task.d = int(q.shape(2));
+    task.heads = heads, task.group = group, task.flipped = flipped;
+    const size_t rows = q.size(), costs = size_t(task.b) * task.n * task.n, h = size_t(heads);
+    require(group >= 1 && task.n >= 1 && task.n <= MAX_NODES, "no instances or too many nodes");
+    require(heads >= 1 && task.d % (4 * heads) == 0, "heads must be a multiple of 4 wide");
+    require(k.size() == rows && v.size() == rows && cost.size() == costs, "arrays differ in shape");
+    const size_t size[4] = {h * 2 * HIDDEN, h * HIDDEN, h * HIDDEN, h};
+    require(net.size() == 4, "the mixing network has four tensors");
+    for (int i = 0; i < 4; ++i) require(net[i].size() == size[i], "a tensor of the mixing network has the wrong size");
+    task.q = q.data(), task.k = k.data(), task.v = v.data(), task.cost = cost.data();
+    task.weight1 = net[0].data(), task.bias1 = net[1].data(), task.weight2 = net[2].data(), task.bias2 = net[3].data();
+    const int groups = (task.b + group - 1) / group;
+    if (d_out) {
+        require(d_out->size() == rows && (grads.size() == 3 || grads.size() == 4), "a gradient is missing");
+        for (size_t i = 0; i < grads.size(); ++i)
+            require(grads[i].size() == (i < 3 ? rows : costs), "a gradient has the wrong size");
+        require(d_weights && int(d_weights->shape(0)) == groups && d_weights->shape(1) == h * MIXING_WEIGHTS,
+                "the weights' gradients have the wrong size");
+        task.d_out = d_out->data(), task.d_weights = d_weights->data();
+        task.d_q = grads[0].data(), task.d_k = grads[1].data(), task.d_v = grads[2].data();
+        task.d_cost = grads.size() == 4 ? grads[3].data() : nullptr;
+    } else {
+        require(out && out->size() == rows, "the result has the wrong size");
+        task.out = out->data();
+    }
+    if (!task.b) return;
+    const Kernel &kernel = pick(isa);
+    threads = threads < 1 ? 1 : threads;
+    Scratch scratch(threads, kernel.mixed_bytes(task));
+    spread(task, groups, threads, [&](int worker, int item) { return kernel.mixed(task, item, scratch[worker]); });
+}
+
 NB_MODULE(_native, m) {
     m.doc() = "CPU kernels for encoder layers, rollouts and the gradients of both.";
     nb::class_<Tables>(m, "Tables")
@@ -270,11 +310,16 @@ NB_MODULE(_native, m) {
     m.def("layers_backward", &layers_backward, nb::arg("x"), nb::arg("weights"), nb::arg("heads"), nb::arg("group"),
           nb::arg("saved"), nb::arg("d_out"), nb::arg("d_in"), nb::arg("d_weights").none(), nb::arg("threads"),
           nb::arg("isa"));
+    m.def("mixed", &mixed, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("cost"), nb::arg("flipped"), nb::arg("net"),
+          nb::arg("heads"), nb::arg("group"), nb::arg("out").none(), nb::arg("d_out").none(), nb::arg("grads"),
+          nb::arg("d_weights").none(), nb::arg("threads"), nb::arg("isa"));
     m.def("instruction_sets", [] {
         std::vector<std::string> names;
         for (const Kernel *k : kernels()) names.push_back(k->name);
         return names;
     });
+    m.attr("HIDDEN") = HIDDEN;
+    m.attr("MIXING_WEIGHTS") = MIXING_WEIGHTS;
     m.attr("MAX_HEADS") = MAX_HEADS;
     m.attr("MAX_NODES") = MAX_NODES;
 }
