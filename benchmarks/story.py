@@ -39,6 +39,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--instances", type=int, default=0, help="equal instances; 0 = what the slowest sees in the budget"
     )
+    parser.add_argument("--only", choices=("instances", "time"), help="one of the two comparisons; default: both")
     parser.add_argument("--rivals", default="", help="names separated by commas")
     parser.add_argument("--init", help="the policy all start from: id or alias; default: the recipe's own")
     parser.add_argument("--clean", help="the clean test set: id or alias of a data artifact; default: fresh instances")
@@ -88,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         bars=bars,
     )
     names = asked.rivals.split(",") if asked.rivals else RIVALS.get(asked.problem, RIVALS[""])
-    found = story.play(names, asked.budget, asked.instances)
+    found = story.play(names, asked.budget, asked.instances, asked.only)
     found |= {"made": story.made, "command": command(asked)}
     text = markdown(found)
     for path, content in ((asked.markdown, text), (asked.json, json.dumps(found, indent=1, allow_nan=False))):

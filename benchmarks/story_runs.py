@@ -191,8 +191,8 @@ class Story:
             made, solver, settings(solver, list(self.params)), keep=known == "some", local={"jobs": self.threads}
         )
 
-    def play(self, names: Sequence[str], budget: float, instances: int) -> dict[str, Any]:
-        """All numbers: every rival after equal instances and after equal time, for every seed."""
+    def play(self, names: Sequence[str], budget: float, instances: int, only: str | None = None) -> dict[str, Any]:
+        """All numbers: every rival after equal instances and after equal time, or one of them, for every seed."""
         rivals = [self.rival(name) for name in names]
         costs = self.costs([r for r in rivals if r.trained]) if budget else {}
         fits = {
@@ -201,6 +201,7 @@ class Story:
         # By default as many as the slowest rival sees in the time: its two runs are then one.
         equal = instances or min(fits.values(), default=0)
         plans = {"instances": {r.name: equal for r in rivals}} | ({"time": fits} if budget else {})
+        plans = {name: counts for name, counts in plans.items() if only in (None, name)}
         self._announce(rivals, costs, plans, budget)
         runs: dict[str, list[Run]] = {plan: [] for plan in plans}
         for seed in range(self.seeds):
@@ -230,6 +231,6 @@ class Story:
             if rival.name in costs:
                 cost, counts = costs[rival.name], {plans[plan][rival.name] for plan in plans}
                 total += self.seeds * sum(cost.of(rival.recipe, n // rival.recipe.train.batch_size) for n in counts)
-                told = f"{plans['time'][rival.name]:,} instances in {budget:g} CPU seconds"
-                self.bars.say(f"{rival.name}: {cost.step:.3f} CPU seconds per step, {told}")
+                told = " and ".join(f"{n:,}" for n in sorted(counts))
+                self.bars.say(f"{rival.name}: {cost.step:.3f} CPU seconds per step, {told} instances")
         self.bars.say(f"training takes about {total / 60:.0f} CPU minutes in all, what is in the store included")
