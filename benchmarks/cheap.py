@@ -21,7 +21,7 @@ from typing import Any
 Keys = dict[str, Any]
 BATCH = 64
 EPOCHS = 20
-FREE = ("schedule", "decay_factor", "warmup")
+FREE = ("schedule", "decay_factor", "warmup", "lr")
 """Keys that do not change what an instance costs."""
 
 
@@ -32,6 +32,7 @@ def variants(n: int, instances: int) -> dict[str, Keys]:
         "cosine": {"schedule": "cosine", "decay_factor": 0.01},
         "linear": {"schedule": "linear", "decay_factor": 0.01},
         "warm-up": {"warmup": instances // 50},
+        "rate 6e-4": {"lr": 6e-4},
         "batch 32": {"batch_size": BATCH // 2},
         "batch 128": {"batch_size": BATCH * 2},
         "few starts": {"early_starts": 8, "early_share": 0.5},
@@ -39,6 +40,8 @@ def variants(n: int, instances: int) -> dict[str, Keys]:
         "warm start": {"warm_start": instances // 20},
         "leader": {"loss": "leader"},
         "preference": {"loss": "preference"},
+        "preference, rate 6e-4": {"loss": "preference", "lr": 6e-4},
+        "preference, rate 1.2e-3": {"loss": "preference", "lr": 1.2e-3},
         "preference, cosine": {"loss": "preference", "schedule": "cosine", "decay_factor": 0.01},
     }
 
@@ -172,7 +175,7 @@ def table(curves: Sequence[Curve]) -> str:
 
 def draw(curves: Sequence[Curve], title: str) -> dict[str, bytes]:
     """File name -> figure: the gap against instances and against CPU minutes, the first seed of each variant."""
-    from cnf_cli.plots._style import INK, colour, dash, encode, grid, marker, styled
+    from cnf_cli.plots._style import INK, colour, dash, encode, grid, logarithmic, marker, styled
 
     with styled():
         figure, axes = grid(1, 2, 6.0, 4.2)
@@ -187,7 +190,7 @@ def draw(curves: Sequence[Curve], title: str) -> dict[str, bytes]:
             ax.set_xlabel(label)
             ax.set_ylabel("validation gap (%), greedy x1")
             if min(min(curve.gaps[0]) for curve in curves) > 0:
-                ax.set_yscale("log")
+                logarithmic(ax.yaxis)
         axes[0][0].set_title(title)
         axes[0][1].legend(ncols=2)
         return {f"curves.{kind}": encode(figure, kind) for kind in ("png", "svg")}

@@ -9,8 +9,10 @@ from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 INK, GREY, PALE = "#1a1a1a", "#767676", "#d9d9d9"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a7a00")
@@ -70,6 +72,15 @@ def marker(k: int) -> str:
 def dash(k: int) -> str:
     """A line style that changes once all colours are used up."""
     return DASHES[k // len(COLOURS) % len(DASHES)]
+
+
+def logarithmic(axis: Axis) -> None:
+    """A logarithmic axis with plain numbers at its ticks, also where it spans less than a decade."""
+    name: str = axis.axis_name  # type: ignore[attr-defined]
+    getattr(axis.axes, f"set_{name}scale")("log")
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def grid(rows: int, columns: int, width: float, height: float) -> tuple[Figure, list[list[Axes]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cnf_cli.plots._style import colour, dash, encode, grid, marker, styled
+from cnf_cli.plots._style import colour, dash, encode, grid, logarithmic, marker, styled
 from cnf_cli.zoo.cards import Card
 
 
@@ -15,8 +15,12 @@ def draw(cards: Sequence[Card]) -> bytes:
         for ax, k, label in zip(axes[0], (0, 1), ("training instances", "core-minutes"), strict=True):
             for i, one in enumerate(cards):
                 points = one.training[0].progress()
+                if not points:
+                    continue
                 x, y = [p[k] for p in points], [p[2] for p in points]
                 ax.plot(x, y, color=colour(i), linestyle=dash(i), marker=marker(i), markersize=3, label=one.alias)
-            ax.set(xlabel=label, ylabel="validation gap (%), greedy x1", xscale="log", yscale="log")
+            ax.set(xlabel=label, ylabel="validation gap (%), greedy x1")
+            logarithmic(ax.xaxis)
+            logarithmic(ax.yaxis)
         axes[0][0].legend()
         return encode(figure, "svg")
