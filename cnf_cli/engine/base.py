@@ -98,6 +98,11 @@ class Engine(Protocol):
         chunks nor the other rollouts change a result.
         """
 
+    def sample(
+        self, tables: Tables, world: World, seeds: Int[Tensor, " b"]
+    ) -> tuple[Int[Tensor, "b p t"], Float[Tensor, "b p"]]:
+        """(the tours of `rollout`, their log-probabilities)."""
+
     def score(
         self, tables: Tables, world: World, tours: Int[Tensor, "b p t"], weight: Float[Tensor, "b p"]
     ) -> tuple[Float[Tensor, " b"], Float[Tensor, "b p"]]:

@@ -72,11 +72,23 @@ class NativeEngine:
         """MatNet's attention in one call; None for widths and types the kernels do not have."""
         return attend(_native, q, k, v, cost, mixing, self._threads(), self.instruction_set)
 
-    @torch.no_grad()
     def rollout(self, tables: Tables, world: World, seeds: Int[Tensor, " b"] | None = None) -> Int[Tensor, "b p t"]:
         """Tours for every start: greedy without seeds, else sampled by `engine.random`."""
         if not _fits(tables):
             return TorchEngine().rollout(tables, world, seeds)
+        return self._roll(tables, world, seeds, None)
+
+    def sample(
+        self, tables: Tables, world: World, seeds: Int[Tensor, " b"]
+    ) -> tuple[Int[Tensor, "b p t"], Float[Tensor, "b p"]]:
+        """(sampled tours, their log-probabilities as they were when drawn)."""
+        if not _fits(tables):
+            return TorchEngine().sample(tables, world, seeds)
+        log_prob = torch.empty(len(tables.key), len(world.starts))
+        return self._roll(tables, world, seeds, log_prob), log_prob.to(tables.key.device)
+
+    @torch.no_grad()
+    def _roll(self, tables: Tables, world: World, seeds: Tensor | None, log_prob: Tensor | None) -> Tensor:
         b, n, _ = tables.key.shape
         p = len(world.starts)
         room = n if world.demand is None else 2 * n + 1
@@ -89,6 +101,7 @@ class NativeEngine:
             None if seeds is None else seeds.to("cpu", torch.int64).contiguous(),
             moves,
             length,
+            log_prob,
             self._threads(),
             self.instruction_set,
         )

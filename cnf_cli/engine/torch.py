@@ -60,6 +60,15 @@ class TorchEngine:
             step += 1
         return tours[..., :step].contiguous()
 
+    @torch.no_grad()
+    def sample(
+        self, tables: Tables, world: World, seeds: Int[Tensor, " b"]
+    ) -> tuple[Int[Tensor, "b p t"], Float[Tensor, "b p"]]:
+        """(sampled tours, their log-probabilities)."""
+        tours = self.rollout(tables, world, seeds)
+        nothing = tables.key.new_zeros(len(tables.key), len(world.starts))
+        return tours, self.score(tables, world, tours, nothing)[1]
+
     def score(
         self, tables: Tables, world: World, tours: Int[Tensor, "b p t"], weight: Float[Tensor, "b p"]
     ) -> tuple[Float[Tensor, " b"], Float[Tensor, "b p"]]:

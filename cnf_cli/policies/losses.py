@@ -34,14 +34,14 @@ def rollout_loss(
     """The recipe's loss on tours that the policy samples, meaned over the instances, and what was sampled."""
     tables, world = policy.encode(inst, engine=engine), problem.world(inst, starts)
     with torch.no_grad():
-        tours = engine.rollout(tables, world, seeds)
-        cost = problem.cost(inst, tours)
         value = None
         if section.loss == "preference":
-            # Its weights depend on the log-probabilities: one pass for those, one for the gradient.
-            _, log_prob = engine.score(tables, world, tours, torch.zeros_like(cost))
+            tours, log_prob = engine.sample(tables, world, seeds)
+            cost = problem.cost(inst, tours)
             value, weight = preference(cost, log_prob, section.preference_scale)
         else:
+            tours = engine.rollout(tables, world, seeds)
+            cost = problem.cost(inst, tours)
             weight = advantage(cost)
             if section.loss == "leader":
                 weight = lead(weight, section.leader_weight)

@@ -69,6 +69,22 @@ def test_every_instruction_set_and_width(isa: str, d: int, heads: int, depot: bo
     _compare(ours, tables, world, tours, weight)
 
 
+@pytest.mark.parametrize("depot", [False, True])
+@pytest.mark.parametrize("isa", instruction_sets())
+def test_samples_come_with_their_log_probability(isa: str, depot: bool) -> None:
+    """The tours are those of `rollout`; the log-probability is what scoring them gives, within 1e-4."""
+    tables, world = random_case(4, 21, d=64, heads=8, depot=depot)
+    engine, seeds = NativeEngine(instruction_set=isa), torch.arange(4) * 77
+    tours, log_prob = engine.sample(tables, world, seeds)
+    assert torch.equal(tours, engine.rollout(tables, world, seeds))
+    exact = tables.with_(**{name: x.double() for name, x in tables.tensors()})
+    expected = TorchEngine().score(exact, world, tours, torch.zeros(tours.shape[:2], dtype=torch.float64))[1]
+    assert (log_prob - expected).abs().max() < 1e-4
+    torchs = TorchEngine().sample(tables, world, seeds)[1]
+    assert torchs.shape == log_prob.shape
+    assert (torchs - expected).abs().median() < 1e-4
+
+
 def _gaps(ours: NativeEngine, theirs: TorchEngine, tables: Tables, world: World) -> list[float]:
     return differences(tables, world, ours.rollout(tables, world), theirs.rollout(tables, world))
 

@@ -20,10 +20,11 @@ struct Task {
     // rollout
     int16_t *moves;   // b p t
     int32_t *length;  // b p
+    // both; null while rolling out: not wanted
+    float *log_prob;  // b p
     // score
     const int64_t *tours;  // b p t
     const float *weight;   // b p
-    float *log_prob;       // b p
     float *total;          // b
     // Gradients of `total`, the shapes of their tables; d_load is b d. All null when not wanted.
     float *d_first, *d_last, *d_key, *d_value, *d_pointer, *d_bias, *d_load;

@@ -123,7 +123,7 @@ static Task task_of(const Tables &x, int heads, float clip) {
 }
 
 static void rollout(const Tables &x, int heads, float clip, Maybe<const int64_t, 1> seeds, Array<int16_t, 3> moves,
-                    Array<int32_t, 2> length, int threads, const std::string &isa) {
+                    Array<int32_t, 2> length, Maybe<float, 2> log_prob, int threads, const std::string &isa) {
     Task task = task_of(x, heads, clip);
     const Kernel &kernel = pick(isa);
     task.t = int(moves.shape(2));
@@ -133,6 +133,8 @@ static void rollout(const Tables &x, int heads, float clip, Maybe<const int64_t,
     require(!seeds || int(seeds->shape(0)) == task.b, "one seed per instance");
     task.seeds = seeds ? seeds->data() : nullptr;
     task.moves = moves.data(), task.length = length.data();
+    require(!log_prob || (int(log_prob->shape(0)) == task.b && int(log_prob->shape(1)) == task.p), "log_prob is not b x p");
+    task.log_prob = log_prob && seeds ? log_prob->data() : nullptr;
     if (!task.b || !task.p) return;
     // Few instances: give each thread a share of the rollouts. A rollout never looks at another, so nothing changes.
     threads = threads < 1 ? 1 : threads;
@@ -301,7 +303,7 @@ NB_MODULE(_native, m) {
              nb::arg("last"), nb::arg("key"), nb::arg("value"), nb::arg("pointer"), nb::arg("bias"),
              nb::arg("first").none(), nb::arg("load").none(), nb::arg("demand").none(), nb::arg("starts"));
     m.def("rollout", &rollout, nb::arg("tables"), nb::arg("heads"), nb::arg("clip"), nb::arg("seeds").none(),
-          nb::arg("moves"), nb::arg("length"), nb::arg("threads"), nb::arg("isa"));
+          nb::arg("moves"), nb::arg("length"), nb::arg("log_prob").none(), nb::arg("threads"), nb::arg("isa"));
     m.def("score", &score, nb::arg("tables"), nb::arg("heads"), nb::arg("clip"), nb::arg("tours"), nb::arg("weight"),
           nb::arg("total"), nb::arg("log_prob"), nb::arg("grads"), nb::arg("threads"), nb::arg("isa"));
     m.def("layers_room", &layers_room, nb::arg("b"), nb::arg("n"), nb::arg("d"), nb::arg("f"), nb::arg("layers"));

@@ -12,12 +12,14 @@ namespace CNF_ISA {
 
 constexpr int WALKS = 16;
 constexpr int BAND_BYTES = 28 << 10;
+constexpr float LEAST = 1e-37f;  // the smallest probability whose logarithm is taken
 
 struct Walk {
     int p, c, t;          // rollout, where it stands, position in the tour
     int size, fits, s;    // open nodes; candidates of the next move; how many of those are read
     bool done;
     float left;           // load
+    float log_prob;       // of the moves that were drawn
     uint64_t stream;
     int16_t *moves;
     int *open, *allowed;  // not yet visited; with a depot, those that fit
@@ -160,7 +162,7 @@ struct Rollout {
     }
 
     // The first node whose cumulative probability exceeds the draw; the last one if rounding leaves none.
-    int draw(const Walk &x) const {
+    int draw(Walk &x) const {
         const float most = logit_shift(x.u, x.fits, clip, squash);
         float before = 0, until[MAX_NODES / W + 2];
         int chunk = 0;
@@ -174,11 +176,13 @@ struct Rollout {
         int c = 0;
         while (c + 1 < chunk && !(until[c] > goal)) ++c;
         float reached = c ? until[c - 1] : 0;
-        for (int s = c * W; s < x.fits; ++s) {
+        int s = c * W;
+        for (; s < x.fits - 1; ++s) {
             reached += x.u[s];
-            if (reached > goal) return s;
+            if (reached > goal) break;
         }
-        return x.fits - 1;
+        if (scene.task->log_prob) x.log_prob += __builtin_logf(x.u[s] > LEAST ? x.u[s] / before : LEAST);
+        return s;
     }
 
     // The candidates of the next move.
@@ -206,7 +210,7 @@ struct Rollout {
 
     void begin(const Task &task, Walk &x, int i, int from, int p) {
         const int first = scene.depot() ? 1 : 0;
-        x.p = p, x.left = 1, x.size = 0, x.t = 0;
+        x.p = p, x.left = 1, x.size = 0, x.t = 0, x.log_prob = 0;
         x.moves = task.moves + (size_t(i) * task.p + from + p) * task.t;
         x.stream = sample ? stream(task.seeds[i], scene.start[p]) : 0;
         for (int j = first; j < scene.n; ++j) x.open[x.size++] = j;
@@ -269,6 +273,7 @@ struct Rollout {
             }
             for (int k = 0; k < count; ++k) {
                 task.length[size_t(i) * task.p + from + p + k] = walks[k].t;
+                if (task.log_prob) task.log_prob[size_t(i) * task.p + from + p + k] = walks[k].log_prob;
                 for (int t = walks[k].t; t < task.t; ++t) walks[k].moves[t] = 0;
             }
         }
