@@ -24,7 +24,8 @@ struct Walk {
     int16_t *moves;
     int *open, *allowed;  // not yet visited; with a depot, those that fit
     int *nodes;           // the candidates: one of the two
-    float *w;             // their weights, where stored
+    const float *factor;  // what weighs them beside scene.at: by the rollout's start, or by its load
+    float *w;             // their weights, where stored; or room for the factor
     float *u;             // their scores
     float *sum, *glimpse;
 };
@@ -60,7 +61,7 @@ struct Rollout {
         constexpr int U = N < 8 ? 2 : 1;  // enough independent sums to hide the latency of an addition
         const size_t D = KV ? KV * W : scene.y.D;
         const float *value = scene.value + k0 * W;
-        const float *e = scene.at + size_t(x.c) * scene.n * HP, *f = STORED ? e : scene.from + size_t(x.p) * scene.n * HP;
+        const float *e = scene.at + size_t(x.c) * scene.n * HP, *f = x.factor;
         const float *w = x.w;
         const int *nodes = x.nodes;
         vec acc[U][N] = {}, sum[U][P] = {};
@@ -220,7 +221,8 @@ struct Rollout {
 
     // One move of every walk in the list.
     Status step(Walk **list, int count) {
-        const bool stored = scene.vector || !scene.from;
+        const bool stored = bool(scene.vector) == bool(scene.from);  // two tables make a weight, not three or one
+        ++scene.now;
         const int n = scene.n, D = scene.y.D, bands = (n * D * 4 + BAND_BYTES - 1) / BAND_BYTES;
         Walk *ask[WALKS];
         int asked = 0;
@@ -234,7 +236,10 @@ struct Rollout {
             }
             for (int s = 0; s < W; ++s) x.nodes[x.fits + s] = n;
             float norm[HP];
-            if (stored) scene.weights(x.p, x.c, x.left, x.nodes, x.fits, 0, nullptr, x.w, norm);
+            if (stored)
+                scene.weights(x.p, x.c, x.left, x.nodes, x.fits, 0, nullptr, x.w, norm);
+            else
+                x.factor = scene.vector ? scene.level(x.left, x.w) : scene.from + size_t(x.p) * n * HP;
             clear(x, D);
             ask[asked++] = &x;
         }

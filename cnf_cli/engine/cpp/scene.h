@@ -8,6 +8,7 @@ namespace CNF_ISA {
 
 constexpr float TINY = 1e-18f;  // below this a normaliser may have lost terms to underflow: take the safe way
 constexpr float INFINITE = __builtin_inff();
+constexpr size_t LEVEL_BYTES = 1 << 20;
 
 // What to subtract from logits clip * tanh(x * squash) before exp: nothing while exp(clip) and its sum stay small, else
 // the largest of them.
@@ -80,6 +81,9 @@ struct Scene {
     float *value, *pointer;               // n + 1 rows, the last one zero: what padded lists point to
     float *from, *at;                     // [rollout][node][head], [node][node][head]: see prepare
     float *vector, *pull;                 // load row; its score with each node, largest 0
+    float *levels;                        // rows exp(load * pull) for some loads: a load comes back many times
+    uint32_t *loads;                      // which load a row is for, and when it was last asked for
+    int *asked, now, slots;
     float *bias;                          // n + 1
     const float *demand;                  // n or null
 
@@ -103,10 +107,35 @@ struct Scene {
         from = t.first ? a.take<float>(size_t(rollouts) * n * HP + W) : nullptr;
         vector = t.load ? a.take<float>(y.D) : nullptr;
         pull = t.load ? a.take<float>(size_t(n) * HP + W) : nullptr;
+        slots = 512;
+        while (slots > 16 && slots * row() * sizeof(float) > LEVEL_BYTES) slots /= 2;
+        levels = t.load ? a.take<float>(slots * row()) : nullptr;
+        loads = t.load ? a.take<uint32_t>(slots) : nullptr;
+        asked = t.load ? a.take<int>(slots) : nullptr;
     }
 
-    // Without a load term, weights of step (f, c) are from[f] * at[c], exponentials already; with one they are
-    // exp(from[f] + at[c] + load * pull). Rows are shifted by their largest entry, which changes no softmax.
+    size_t row() const { return (size_t(n) * HP + W - 1) / W * W; }
+
+    // exp(left * pull) for all nodes. What was given since `now` last changed stays as it is; `spare` is where a row goes
+    // that would overwrite it (null: it may).
+    const float *level(float left, float *spare) {
+        uint32_t bits;
+        __builtin_memcpy(&bits, &left, sizeof bits);
+        const uint32_t slot = (bits * 2654435761u >> 16) & uint32_t(slots - 1);
+        float *out = levels + slot * row();
+        if (loads[slot] != bits) {
+            if (spare && asked[slot] == now)
+                out = spare;
+            else
+                loads[slot] = bits;
+            for (size_t k = 0; k < row(); k += W) store(out + k, exp(left * load(pull + k)));
+        }
+        if (out != spare) asked[slot] = now;
+        return out;
+    }
+
+    // Weights of step (f, c) are from[f] * at[c], exponentials already, and with a load times level(load). Rows are
+    // shifted by their largest entry, which changes no softmax.
     void prepare(int i, int p0) {
         const Task &t = *task;
         const size_t rows = size_t(n) * t.d;
@@ -130,10 +159,11 @@ struct Scene {
         if (vector) {
             interleave(t.load, vector, 1, t, y, 1);
             scores({vector, count}, 1, pull);
-        } else {
-            exponentials(at, size_t(n) * n * HP);
-            if (from) exponentials(from, size_t(rollouts) * n * HP);
+            for (int k = 0; k < slots; ++k) loads[k] = ~0u, asked[k] = -1;  // not the bits of any load
+            now = 0;
         }
+        exponentials(at, size_t(n) * n * HP);
+        if (from) exponentials(from, size_t(rollouts) * n * HP);
     }
 
     void scores(Rows query, int rows, float *out) const {
@@ -172,29 +202,19 @@ struct Scene {
     // w[s] = weight, not normalised, of node nodes[s] for rollout p standing at c; norm = their sums. The first `behind`
     // nodes and those with fence[s] = -inf (0 elsewhere; may be null) are closed and get 0. w has room for W more.
     void weights(int p, int c, float left, const int *nodes, int size, int behind, const float *fence, float *w,
-                 float *norm) const {
+                 float *norm) {
         const float *e = at + size_t(c) * n * HP, *f = from ? from + size_t(p) * n * HP : nullptr;
-        for (int s = 0; s < behind * HP; ++s) w[s] = vector ? -INFINITE : 0.0f;
-        if (vector)
-            for (int s = behind; s < size; ++s)
-                for (int q = 0; q < H::PARTS; ++q) {
-                    const size_t j = size_t(nodes[s]) * HP;
-                    typename H::part x = H::get(e + j, q) + left * H::get(pull + j, q);
-                    if (f) x += H::get(f + j, q);
-                    H::put(w + s * HP, q, fence ? x + fence[s] : x);
-                }
-        else
-            for (int s = behind; s < size; ++s)
-                for (int q = 0; q < H::PARTS; ++q) {
-                    const size_t j = size_t(nodes[s]) * HP;
-                    typename H::part x = H::get(e + j, q);
-                    if (f) x *= H::get(f + j, q);
-                    H::put(w + s * HP, q, fence && fence[s] != 0 ? typename H::part{} : x);
-                }
-        if (vector)
-            total<true>(w, size, norm);
-        else
-            total<false>(w, size, norm);
+        const float *g = vector ? level(left, nullptr) : nullptr;
+        __builtin_memset(w, 0, sizeof(float) * behind * HP);
+        for (int s = behind; s < size; ++s)
+            for (int q = 0; q < H::PARTS; ++q) {
+                const size_t j = size_t(nodes[s]) * HP;
+                typename H::part x = H::get(e + j, q);
+                if (f) x *= H::get(f + j, q);
+                if (g) x *= H::get(g + j, q);
+                H::put(w + s * HP, q, fence && fence[s] != 0 ? typename H::part{} : x);
+            }
+        total<false>(w, size, norm);
         if (!sound(norm)) safe_weights(p, c, left, nodes, size, behind, fence, w, norm);
     }
 
