@@ -146,7 +146,8 @@ def _one_routing(run: Artifact) -> dict[str, Any] | None:
 
 def markdown(found: dict[str, Any]) -> str:
     """Tables of gaps with and without copies, and what the models were given, for each plan."""
-    parts = [f"### {found['problem']}: {found['seeds']} seeds", f"```sh\n{found['command']}\n```", about(found)]
+    seeds = "1 seed" if found["seeds"] == 1 else f"{found['seeds']} seeds"
+    parts = [f"### {found['problem']}: {seeds}", f"```sh\n{found['command']}\n```", about(found)]
     for plan, rows in found["plans"].items():
         amount = (
             f"{found['instances']:,} clean instances" if plan == "instances" else f"{found['budget']:g} CPU seconds"
