@@ -46,6 +46,8 @@ def test_story_has_every_rival_equal_time_and_repeats_for_free(tmp_path: Path) -
     assert again["made"] == 0
     assert (tmp_path / "first.md").read_bytes() == (tmp_path / "again.md").read_bytes()
     assert json.loads((tmp_path / "all.json").read_text())["plans"] == first["plans"]
+    alone = play("cvrp20", tmp_path, *asked, "--only", "time")
+    assert (alone["made"], alone["plans"]) == (0, {"time": first["plans"]["time"]})
 
     instances, time = ({row["rival"]: row for row in first["plans"][plan]} for plan in ("instances", "time"))
     assert instances["at"]["instances"] == instances["cnf"]["instances"] == first["instances"]

@@ -130,6 +130,20 @@ def test_page_is_what_the_cards_say() -> None:
     assert pages.fresh(page, cards.cards()) == page
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_progress_is_in_order_and_in_core_minutes(name: str) -> None:
+    """Instances and time rise to what the card says in all; a run that recorded the clock alone counts its cores."""
+    run = cards.card(name).training[0]
+    points = run.progress()
+    assert len(points) == sum("gap_percent" in line or "clean_gap_percent" in line for line in run.curve)
+    assert points == sorted(points, key=lambda point: point[0])
+    if points:
+        assert points[-1][0] == run.instances
+        assert points[-1][1] == pytest.approx(60 * run.core_hours, rel=0.05)
+    loose = run.model_copy(update={"curve": ({"instances": 7, "seconds": run.seconds / 2, "gap_percent": 1.5},)})
+    assert loose.progress() == [(7, pytest.approx(30 * run.core_hours), 1.5)]
+
+
 # ---- looking and naming
 
 
