@@ -16,6 +16,8 @@ jaxtyping.install_import_hook(_SHAPED, "beartype.beartype")
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("CNF_SHARED", ROOT.parent / "shared"))
 os.environ.setdefault("MPLBACKEND", "Agg")
+for _own in ("CNF_STORE", "CNF_DEVICE", "CNF_ZOO", "CNF_BENCH_DIR"):  # the user's own settings are not the tests'
+    os.environ.pop(_own, None)
 
 
 @pytest.fixture(scope="session")
