@@ -79,7 +79,7 @@ def logarithmic(axis: Axis) -> None:
     name: str = axis.axis_name  # type: ignore[attr-defined]
     getattr(axis.axes, f"set_{name}scale")("log")
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.12g}"))
     axis.set_minor_formatter(NullFormatter())
 
 

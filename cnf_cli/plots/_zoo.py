@@ -12,12 +12,14 @@ def draw(cards: Sequence[Card]) -> bytes:
     """An SVG: the validation gap against instances and against core-minutes, one line per entry."""
     with styled():
         figure, axes = grid(1, 2, 5.0, 3.8)
-        for ax, k, label in zip(axes[0], (0, 1), ("training instances", "core-minutes"), strict=True):
+        for ax, k, unit, label in zip(
+            axes[0], (0, 1), (1000, 1), ("training instances (thousands)", "core-minutes"), strict=True
+        ):
             for i, one in enumerate(cards):
                 points = one.training[0].progress()
                 if not points:
                     continue
-                x, y = [p[k] for p in points], [p[2] for p in points]
+                x, y = [p[k] / unit for p in points], [p[2] for p in points]
                 ax.plot(x, y, color=colour(i), linestyle=dash(i), marker=marker(i), markersize=3, label=one.alias)
             ax.set(xlabel=label, ylabel="validation gap (%), greedy x1")
             logarithmic(ax.xaxis)
