@@ -1,6 +1,6 @@
 """Rollouts and training steps: native engine, torch engine, step-by-step autograd and RL4CO, side by side.
 
-    python -m benchmarks.engine [--quick] [--json]
+    python -m benchmarks.engine [--quick] [--json] [--only train-tsp20,greedy_x8-tsp100]
 
 Each engine lives in a process of its own; they take turns on the same instances, so a busy machine slows all alike.
 """
@@ -80,10 +80,10 @@ class Peer:
         self.process.wait()
 
 
-def compare(peers: list[Peer], quick: bool, say: Any) -> list[dict[str, Any]]:
+def compare(peers: list[Peer], grid: list[tuple[str, str, int]], quick: bool, say: Any) -> list[dict[str, Any]]:
     """A row per engine and kind of work: the median of a few runs, engines taking turns."""
     rows = []
-    for work, problem, n in GRID:
+    for work, problem, n in grid:
         orders = {
             peer: {"work": work, "problem": problem, "n": n, "batch": batch_of(peer.engine, work, n, quick)}
             for peer in peers
@@ -154,11 +154,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer runs and smaller batches: under six minutes")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--engines", default=",".join(ENGINES), help="which engines, separated by commas")
+    parser.add_argument("--only", default="", help="some rows, without the parts: train-tsp20,greedy_x8-cvrp100")
     args = parser.parse_args()
-    lines: list[str] = []
+    grid = [row for row in GRID if not args.only or "{}-{}{}".format(*row) in args.only.split(",")]
+    if not grid:
+        parser.error(f"no such row: {args.only}; there are {', '.join('{}-{}{}'.format(*row) for row in GRID)}")
 
     def say(text: str) -> None:
-        lines.append(text)
         print(text, file=sys.stderr if args.json else sys.stdout, flush=True)
 
     about = machine()
@@ -173,12 +175,14 @@ def main() -> None:
         else:
             peers.append(peer)
     say(f"{'':<19}" + " ".join(f"{engine:>26}" for engine in ENGINES) + "   (x: how much faster native is)")
-    rows = compare(peers, args.quick, say)
+    rows = compare(peers, grid, args.quick, say)
     for peer in peers:
         peer.close()
-    from benchmarks.parts import measure_parts
+    parts: dict[str, Any] = {}
+    if not args.only:
+        from benchmarks.parts import measure_parts
 
-    parts = measure_parts(args.quick, say)
+        parts = measure_parts(args.quick, say)
     if args.json:
         print(json.dumps({"machine": about, "rows": rows, "skipped": skipped, **parts}))
 

@@ -72,7 +72,7 @@ class _Layers(torch.autograd.Function):
         sizes = [w.numel() for w in weights]
         groups = -(-len(x) // group)
         room = _Room(groups * sum(sizes)) if wanted else None
-        sums = None if room is None else room.buffer[: groups * sum(sizes)].view(groups, -1).zero_()
+        sums = None if room is None else room.buffer[: groups * sum(sizes)].view(groups, -1)
         native.layers_backward(x, plain, heads, group, ctx.kept.buffer, grad.contiguous(), d_in, sums, threads, isa)
         grads: list[Tensor | None] = [None] * len(weights)
         if sums is not None:

@@ -13,7 +13,7 @@ NAMES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 @pytest.mark.parametrize(
     ("given", "expected"),
-    [({}, "5000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")],
+    [({}, "0"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")],
     ids=["ours", "own count", "own policy"],
 )
 def test_idle_threads_spin_briefly_unless_the_user_decides(given: dict[str, str], expected: str) -> None:

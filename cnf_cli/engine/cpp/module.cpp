@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <memory>
@@ -214,8 +215,11 @@ static void over_groups(Stack &stack, bool backward, int threads, const Kernel &
         kernel.pack(stack, layer, backward);
         return DONE;
     });
+    const size_t size = weights_size(stack) * stack.layers;
     spread(stack, (stack.b + stack.group - 1) / stack.group, threads, [&](int worker, int group) {
-        return backward ? kernel.backward(stack, group, scratch[worker]) : kernel.forward(stack, group, scratch[worker]);
+        if (!backward) return kernel.forward(stack, group, scratch[worker]);
+        if (stack.d_weights) std::fill_n(stack.d_weights + size * group, size, 0.0f);
+        return kernel.backward(stack, group, scratch[worker]);
     });
 }
 

@@ -36,6 +36,7 @@ struct Rollout {
     static constexpr int P = H::PARTS;
     Scene<HP> scene;
     Walk walks[WALKS];
+    float *weights;  // of the walk and band at hand
     bool sample;
     float clip, squash;
 
@@ -49,32 +50,44 @@ struct Rollout {
             x.sum = a.take<float>(P * W);
             x.glimpse = a.take<float>(scene.y.D);
         }
+        weights = a.take<float>(size_t(task.n) * HP + 64);
         clip = task.clip;
         squash = 1.0f / __builtin_sqrtf(float(task.d));
         sample = task.seeds != nullptr;
     }
 
-    // The next nodes below `end` join the sums over weights and weighted values, vectors [k0, k0 + N) of the latter.
-    // A weight is the product of two tables or, if STORED, was computed before.
-    template <int N, bool STORED>
-    CNF_MEMBER int attend(const Walk &x, int end, int k0) {
-        constexpr int U = N < 8 ? 2 : 1;  // enough independent sums to hide the latency of an addition
+    // The next nodes below `end` join the sums over weights and weighted values, vectors [K0, K0 + N) of the latter, or
+    // from `k0` on where K0 is negative. A weight is the product of two tables or, if STORED, was computed before.
+    template <int N, int K0, bool STORED>
+    CNF_MEMBER int attend(const Walk &x, int end, int k0 = 0) {
+        constexpr int U = N < 8 ? 2 : 1;             // enough independent sums to hide the latency of an addition
+        constexpr bool KEEP = K0 == 0 && N < KV && HP >= W;  // other vectors come later, with the same weights
+        constexpr bool KEPT = K0 > 0 && HP >= W;
+        if constexpr (K0 >= 0) k0 = K0;
         const size_t D = KV ? KV * W : scene.y.D;
         const float *value = scene.value + k0 * W;
         const float *e = scene.at + size_t(x.c) * scene.n * HP, *f = x.factor;
         const float *w = x.w;
+        float *kept = weights;
         const int *nodes = x.nodes;
         vec acc[U][N] = {}, sum[U][P] = {};
         for (int k = 0; k < N; ++k) acc[0][k] = load(x.glimpse + (k0 + k) * W);
         for (int p = 0; p < P; ++p) sum[0][p] = load(x.sum + p * W);
         const auto add = [&](int s, int q) __attribute__((always_inline)) {
             const size_t j = nodes[s];
+            const float *row = value + j * D;
             vec weight[P];
             for (int p = 0; p < P; ++p) {
-                weight[p] = STORED ? H::spread(w + size_t(s) * HP, p) : H::spread(e + j * HP, p) * H::spread(f + j * HP, p);
-                sum[q][p] += weight[p];
+                if constexpr (STORED)
+                    weight[p] = H::spread(w + size_t(s) * HP, p);
+                else if constexpr (KEPT)
+                    weight[p] = load(kept + size_t(s) * HP + p * W);
+                else
+                    weight[p] = H::spread(e + j * HP, p) * H::spread(f + j * HP, p);
+                if constexpr (KEEP && !STORED) store(kept + size_t(s) * HP + p * W, weight[p]);
+                if constexpr (K0 <= 0) sum[q][p] += weight[p];
             }
-            for (int k = 0; k < N; ++k) acc[q][k] += weight[k % P] * load(value + j * D + k * W);
+            for (int k = 0; k < N; ++k) acc[q][k] += weight[k % P] * load(row + k * W);
         };
         int s = x.s;  // the list ends with the number of nodes, so it needs no other end
         if constexpr (U == 2)
@@ -90,14 +103,19 @@ struct Rollout {
         return s;
     }
 
-    template <bool STORED>
+    template <bool STORED, int K0 = 0>
     CNF_MEMBER void attend_band(Walk &x, int end) {
-        int s = x.s;
-        if constexpr (KV && KV % 8 == 0)
-            for (int k = 0; k < KV; k += 8) s = attend<8, STORED>(x, end, k);
-        else
-            for (int k = 0; k < scene.y.D / W; k += 4) s = attend<4, STORED>(x, end, k);
-        x.s = s;
+        if constexpr (KV && KV % 8 == 0) {
+            const int s = attend<8, K0, STORED>(x, end);
+            if constexpr (K0 + 8 < KV)
+                attend_band<STORED, K0 + 8>(x, end);
+            else
+                x.s = s;
+        } else {
+            int s = x.s;
+            for (int k = 0; k < scene.y.D / W; k += 4) s = attend<4, -1, STORED>(x, end, k);
+            x.s = s;
+        }
     }
 
     static void clear(Walk &x, int D) {
@@ -120,8 +138,9 @@ struct Rollout {
             attend_band<true>(x, scene.n);
             for (int h = 0; h < HP; ++h) inverse[h] = 1.0f / norm[h];
         }
-        for (int k = 0; k < scene.y.D / W; ++k)
-            store(x.glimpse + k * W, load(x.glimpse + k * W) * H::spread(inverse, k));
+        const int kv = KV ? KV : scene.y.D / W;
+        float *glimpse = x.glimpse;
+        for (int k = 0; k < kv; ++k) store(glimpse + k * W, load(glimpse + k * W) * H::spread(inverse, k));
     }
 
     // u[s] = glimpse . pointer + bias for the next nodes below `end`, W at a time: the last ones may lie above it.
@@ -131,26 +150,31 @@ struct Rollout {
         const float *pointer = scene.pointer, *bias = scene.bias, *glimpse = x.glimpse;
         const int *nodes = x.nodes;
         int s = x.s;
-        // Four nodes at a time: each vector of the glimpse is read once for all of them.
-        const auto four = [&](int at) __attribute__((always_inline)) {
-            vec acc[4] = {};
-            const float *row[4];
-            for (int i = 0; i < 4; ++i) {
+        // A few nodes at a time: each vector of the glimpse is read once for all of them.
+        constexpr int N = W < 8 ? W : 8;
+        const auto few = [&](int at) __attribute__((always_inline)) {
+            vec acc[N] = {};
+            const float *row[N];
+            for (int i = 0; i < N; ++i) {
                 const size_t j = nodes[at + i];
                 row[i] = pointer + j * D;
                 acc[i][0] = bias[j];
             }
             for (int k = 0; k < kv; ++k) {
                 const vec g = load(glimpse + k * W);
-                for (int i = 0; i < 4; ++i) acc[i] += g * load(row[i] + k * W);
+                for (int i = 0; i < N; ++i) acc[i] += g * load(row[i] + k * W);
             }
-            return merge2(merge1(acc[0], acc[1]), merge1(acc[2], acc[3]));
+            const auto four = [&](int i) __attribute__((always_inline)) {
+                return merge2(merge1(acc[i], acc[i + 1]), merge1(acc[i + 2], acc[i + 3]));
+            };
+            if constexpr (N == 4) return four(0);
+            if constexpr (N == 8) return merge4(four(0), four(4));
         };
         for (; nodes[s] < end; s += W) {
-            if constexpr (W == 4) store(x.u + s, four(s));
-            if constexpr (W == 8) store(x.u + s, merge4(four(s), four(s + 4)));
             if constexpr (W == 16)
-                store(x.u + s, merge8(merge4(four(s), four(s + 4)), merge4(four(s + 8), four(s + 12))));
+                store(x.u + s, merge8(few(s), few(s + 8)));
+            else
+                store(x.u + s, few(s));
         }
         x.s = s;
     }
