@@ -104,7 +104,7 @@ struct Rollout {
     }
 
     template <bool STORED, int K0 = 0>
-    CNF_MEMBER void attend_band(Walk &x, int end) {
+    void attend_band(Walk &x, int end) {
         if constexpr (KV && KV % 8 == 0) {
             const int s = attend<8, K0, STORED>(x, end);
             if constexpr (K0 + 8 < KV)
@@ -144,7 +144,7 @@ struct Rollout {
     }
 
     // u[s] = glimpse . pointer + bias for the next nodes below `end`, W at a time: the last ones may lie above it.
-    CNF_MEMBER void point_band(Walk &x, int end) {
+    __attribute__((noinline)) void point_band(Walk &x, int end) {  // inlined, its row addresses leave their registers
         const int kv = KV ? KV : scene.y.D / W;
         const size_t D = size_t(kv) * W;
         const float *pointer = scene.pointer, *bias = scene.bias, *glimpse = x.glimpse;
