@@ -1,8 +1,9 @@
 """What makes training cheaper: the same network trained in several ways for the same CPU time.
 
-    python -m benchmarks.cheap [--problem tsp] [--n 20] [--minutes 10] [--seeds 1] [--out cheap]
+    python -m benchmarks.cheap [--problem tsp] [--n 20] [--minutes 10] [--seeds 1] [--widths 64 128] [--out cheap]
 
-Every variant is the baseline with a few keys of [pretrain] changed. A short run (`--calibrate` of the time) says what
+Every variant is the baseline with a few keys of [pretrain] changed, at the first of `--widths`; at the others only the
+baseline and the last of `--variants` are run. A short run (`--calibrate` of the time) says what
 an instance costs it, and so how many fit into `--minutes` of CPU time (all threads, solvers for labels included,
 validation not); `--instances` gives all variants equally many instead. The gap is greedy x1 on one validation set,
 against the reference solver. Writes table.md, curves.png and curves.svg; runs are kept in OUT/store: a command that was
@@ -85,55 +86,55 @@ class Bench:
         self.runner = Runner(self.store, RuntimeSection(threads=args.threads))
         self.reference = self._reference()
 
-    def _recipe(self, seed: int, instances: int, keys: Keys, *, watched: bool) -> Any:
+    def _recipe(self, seed: int, instances: int, keys: Keys, width: int, *, watched: bool) -> Any:
         from cnf_cli.recipe.load import finish
 
         base: Keys = {"batch_size": BATCH, "lr": self.args.lr, "decay_last": 0.2, "seed": seed, "instances": instances}
         base |= {"epoch_instances": max(1, instances // EPOCHS), "validation_count": self.args.validation}
         base |= {} if watched else {"epoch_instances": instances, "validation_count": 0}
         problem = {"kind": self.args.problem, "n": self.args.n}
-        policy = {"width": self.args.width}
-        return finish("cheap", {"problem": problem, "policy": policy, "pretrain": {**base, **keys}}, {})
+        return finish("cheap", {"problem": problem, "policy": {"width": width}, "pretrain": {**base, **keys}}, {})
 
     def _reference(self) -> Any:
         """The validation set with reference costs, so that gaps follow from the key."""
         from cnf_cli.solvers.run import default_solver
         from cnf_cli.stages import data, label
 
-        problem = self._recipe(0, BATCH, {}, watched=False).problem
+        problem = self._recipe(0, BATCH, {}, self.args.widths[0], watched=False).problem
         drawn = data.task(problem, self.args.validation, 4321)
         local = {"jobs": self.args.threads}
         return self.runner.run(label.task(drawn, default_solver(problem.kind, problem.n), local=local))
 
-    def run(self, seed: int, instances: int, name: str, *, watched: bool = True) -> Any:
+    def run(self, seed: int, instances: int, name: str, width: int, *, watched: bool = True) -> Any:
         """The manifest of a variant trained on that many instances."""
         from cnf_cli.stages import pretrain
 
         keys = variants(self.args.n, instances)[name]
-        recipe = self._recipe(seed, instances, keys, watched=watched)
+        recipe = self._recipe(seed, instances, keys, width, watched=watched)
         return self.runner.run(pretrain.task(recipe, validation=self.reference if watched else None))
 
-    def price(self, name: str, instances: int) -> float:
+    def price(self, name: str, instances: int, width: int) -> float:
         """CPU seconds per instance of a variant, from a short run with all of its phases."""
-        made = self.run(1, instances, name, watched=False)
+        made = self.run(1, instances, name, width, watched=False)
         return float(made.provenance["curve"][-1]["cpu_seconds"]) / instances
 
-    def budget(self, name: str) -> int:
+    def budget(self, name: str, width: int) -> int:
         """How many instances the variant may see."""
         if self.args.instances:
             return int(self.args.instances)
         seconds = 60 * self.args.minutes
-        rough = self.price("baseline", 10 * BATCH)
+        rough = self.price("baseline", 10 * BATCH, width)
         short = max(10 * BATCH, int(self.args.calibrate * seconds / rough) // BATCH * BATCH)
-        return max(BATCH, int(seconds / self.price(priced_as(name, self.args.n), short)) // BATCH * BATCH)
+        return max(BATCH, int(seconds / self.price(priced_as(name, self.args.n), short, width)) // BATCH * BATCH)
 
-    def curve(self, name: str) -> Curve:
+    def curve(self, name: str, width: int) -> Curve:
         """All seeds of one variant."""
-        instances = self.budget(name)
-        found = Curve(name, variants(self.args.n, instances)[name])
+        instances = self.budget(name, width)
+        main = width == self.args.widths[0]
+        found = Curve(name if main else f"{name}, width {width}", variants(self.args.n, instances)[name])
         for seed in range(1, self.args.seeds + 1):
-            print(f"{name}, seed {seed}: {instances:,} instances", file=sys.stderr, flush=True)
-            lines = _lines(self.store, self.run(seed, instances, name))
+            print(f"{found.name}, seed {seed}: {instances:,} instances", file=sys.stderr, flush=True)
+            lines = _lines(self.store, self.run(seed, instances, name, width))
             found.instances.append([line["instances"] for line in lines])
             found.minutes.append([line["cpu_seconds"] / 60 for line in lines])
             found.gaps.append([line["gap_percent"] for line in lines])
@@ -205,7 +206,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--instances", type=int, default=0, help="as many for every variant, instead of --minutes")
     parser.add_argument("--seeds", type=int, default=1, help="runs of each variant")
     parser.add_argument("--variants", nargs="*", default=[], help="only these, and the baseline")
-    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--widths", type=int, nargs="+", default=[128], help="the network's; others beside the first")
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--validation", type=int, default=500, help="validation instances")
     parser.add_argument("--calibrate", type=float, default=0.05, help="share of the time for the short runs")
@@ -227,11 +228,14 @@ def main(given: Sequence[str] | None = None) -> None:
     names = [name for name in variants(args.n, BATCH) if not args.variants or name in ("baseline", *args.variants)]
     try:
         bench = Bench(args)
-        curves = [bench.curve(name) for name in names]
+        first, *others = args.widths
+        chosen = args.variants[-1] if args.variants else names[-1]
+        curves = [bench.curve(name, first) for name in names]
+        curves += [bench.curve(name, width) for width in others for name in dict.fromkeys((names[0], chosen))]
     except CnfError as error:
         raise SystemExit(f"error: {error.message}\nhint: {error.hint}") from None
     text = table(curves)
-    title = f"{args.problem.upper()}{args.n}, width {args.width}, {args.validation} validation instances"
+    title = f"{args.problem.upper()}{args.n}, width {args.widths[0]}, {args.validation} validation instances"
     files = {"table.md": text.encode(), **draw(curves, title)}
     for name, content in files.items():
         write_atomic(Path(args.out) / name, content)

@@ -11,30 +11,32 @@ from benchmarks import cheap, cheap_costs
 from cnf_cli.recipe.build import build_section
 from cnf_cli.solvers.run import solver
 
-SMALL = ["--n", "6", "--width", "16", "--validation", "10", "--out"]
+SMALL = ["--n", "6", "--widths", "16", "--validation", "10", "--out"]
 
 
 def test_table_and_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A run of seconds prints a line per variant, baseline first, and writes table and figures; its runs are kept."""
-    wanted = [*SMALL, str(tmp_path), "--instances", "128", "--seeds", "2", "--variants", "preference"]
+    options = "--instances 128 --seeds 2 --variants preference --widths 16 32".split()
+    wanted = [*SMALL, str(tmp_path), *options]
     cheap.main(wanted)
     text = capsys.readouterr().out
     names = [line.split(" | ")[0].strip("| ") for line in text.splitlines()[2:]]
-    assert names == ["baseline", "preference"]
+    assert names == ["baseline", "preference", "baseline, width 32", "preference, width 32"]
     assert (tmp_path / "table.md").read_text() == text
     assert (tmp_path / "curves.png").read_bytes()[:4] == b"\x89PNG"
     assert b"<svg" in (tmp_path / "curves.svg").read_bytes()
     bench, seen = cheap.Bench(cheap.arguments(wanted)), []
     bench.runner.on_step = seen.append
-    assert cheap.table([bench.curve(name) for name in names]) == text
-    assert [step.state for step in seen] == ["hit"] * 4
+    again = [bench.curve(name, width) for width in (16, 32) for name in names[:2]]
+    assert cheap.table(again) == text
+    assert [step.state for step in seen] == ["hit"] * 8
 
 
 def test_budget_is_cpu_time(tmp_path: Path) -> None:
     """With --minutes the instances follow from what one costs, and variants that cost the same get equally many."""
     bench = cheap.Bench(cheap.arguments([*SMALL, str(tmp_path), "--minutes", "0.02"]))
-    assert bench.budget("baseline") == bench.budget("cosine") == bench.budget("leader")
-    seconds = bench.price("baseline", 10 * cheap.BATCH) * bench.budget("baseline")
+    assert bench.budget("baseline", 16) == bench.budget("cosine", 16) == bench.budget("leader", 16)
+    seconds = bench.price("baseline", 10 * cheap.BATCH, 16) * bench.budget("baseline", 16)
     assert 0.6 < seconds <= 1.21
 
 
