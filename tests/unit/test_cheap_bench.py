@@ -16,7 +16,7 @@ SMALL = ["--n", "6", "--widths", "16", "--validation", "10", "--out"]
 
 def test_table_and_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A run of seconds prints a line per variant, baseline first, and writes table and figures; its runs are kept."""
-    options = "--instances 128 --seeds 2 --variants preference --widths 16 32".split()
+    options = ["--instances", "128", "--seeds", "2", "--variants", "preference", "--widths", "16", "32"]
     wanted = [*SMALL, str(tmp_path), *options]
     cheap.main(wanted)
     text = capsys.readouterr().out
