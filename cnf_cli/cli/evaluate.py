@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from cnf_cli.cli import complete
 from cnf_cli.cli.bench import BenchDir
 from cnf_cli.cli.context import Context, command
+from cnf_cli.cli.order import Order
 from cnf_cli.cli.run_stage import Alias, Force, Launch, NoDeps, Nodes, Plan, Sets, With, recipe_for
-
-if TYPE_CHECKING:
-    from cnf_cli.recipe import Recipe
-    from cnf_cli.stages.assemble import Named, Solvers
-    from cnf_cli.stages.evaluate import SetOf
-    from cnf_cli.stages.runner import Task
-    from cnf_cli.store import Manifest
 
 PANEL = "Measuring"
 SHOWN = "Output"
@@ -26,9 +18,6 @@ Csv = Annotated[bool, typer.Option("--csv", help="All rows as CSV.", rich_help_p
 Latex = Annotated[bool, typer.Option("--latex", help="The table as LaTeX.", rich_help_panel=SHOWN)]
 Markdown = Annotated[bool, typer.Option("--markdown", help="The table as Markdown.", rich_help_panel=SHOWN)]
 PerModel = Annotated[bool, typer.Option("--per-model", help="A line for every model.", rich_help_panel=SHOWN)]
-
-STAND_INS = ("nearest", "descent")
-"""Built-in solvers that are measured on a benchmark, beside the zoo's policy, when the store has none."""
 
 
 def register(app: typer.Typer) -> None:
@@ -120,11 +109,6 @@ def evaluate(
     job.show(manifest, chosen_style(csv=csv, latex=latex, markdown=markdown), per_model=per_model, paper=paper)
 
 
-def median(sizes: list[int]) -> int:
-    """The middle size; of two, the smaller."""
-    return sorted(sizes)[(len(sizes) - 1) // 2]
-
-
 def chosen_style(**flags: bool) -> str | None:
     """The one output style that was asked for, if any."""
     from cnf_cli.errors import RecipeError
@@ -133,159 +117,6 @@ def chosen_style(**flags: bool) -> str | None:
     if len(asked) > 1:
         raise RecipeError(f"choose one of {', '.join('--' + name for name in asked)}")
     return asked[0] if asked else None
-
-
-@dataclass
-class Order:
-    """One evaluation as the user asked for it."""
-
-    ctx: Context
-    launch: Launch
-    recipe: Recipe
-    rivals: Solvers
-    asked: list[str]
-    """The policies named by --with."""
-    bench_name: str = ""
-    first: int = 0
-    """Only so many instances of each data set; 0 = all."""
-
-    def recipe_sets(self) -> tuple[list[SetOf], list[Named]]:
-        from cnf_cli.cli.stage_commands import start_named
-        from cnf_cli.stages.assemble import for_recipe
-
-        given = self._given() or start_named(self.ctx, self.recipe, plan=self.launch.plan)
-        return for_recipe(self.recipe, given, self.rivals)
-
-    def data_sets(self, given: list[str]) -> tuple[list[SetOf], list[Named]]:
-        from cnf_cli.cli.label import problem_of
-        from cnf_cli.errors import RecipeError
-        from cnf_cli.formats import dataset
-        from cnf_cli.stages.assemble import known_of, set_name
-
-        sets: list[SetOf] = []
-        problems, sizes = set(), []
-        for text in given:
-            manifest = self._data(text)
-            problem, nodes = problem_of(self.ctx, manifest.key)
-            problems.add(problem)
-            found = dataset.load(self.ctx.store.open(manifest.key, "data.h5"))
-            sizes += [block.nodes - (block.demand is not None) for block, _ in found.instances()]
-            known = known_of(found)
-            name, taken = set_name(self.ctx.store, manifest), {one.name for one in sets}
-            name = f"{name} {manifest.key[:8]}" if name in taken else name
-            sets.append(self.rivals.set_of(name, manifest, problem, nodes, known))
-        if len(problems) > 1:
-            raise RecipeError(
-                f"these data sets hold {' and '.join(sorted(problems))}", hint="evaluate each problem apart"
-            )
-        return sets, self.methods(problems.pop(), median(sizes))
-
-    def bench_set(self, text: str, folder: Path | None) -> tuple[list[SetOf], list[Named]]:
-        from cnf_cli.cli.bench import prepare
-
-        found = prepare(self.ctx, text, folder, coordinates=bool(self.asked) or not self.rivals.rows)
-        self.bench_name = found.library
-        methods = self.methods(found.problem, found.middle, rivals=STAND_INS)
-        one = self.rivals.set_of(found.title, found.task, found.problem, found.nodes, found.known)
-        return [one], methods
-
-    def methods(self, problem: str, n: int, rivals: tuple[str, ...] = ()) -> list[Named]:
-        """The policies asked for; without any, and without solvers, the newest in the store, else the zoo's for n.
-
-        When the store has none, `rivals` are measured as well: with nothing but the package there is a comparison.
-        """
-        from cnf_cli.stages.assemble import newest, policy_name
-
-        given = self._given()
-        if given or self.rivals.rows:
-            return given
-        named = [(policy_name(self.ctx.store, manifest), manifest) for manifest in newest(self.ctx.store, problem)]
-        for name, manifest in named:
-            self.ctx.note(f"with the newest policy for {problem}: {name} ({manifest.stage} {manifest.key[:12]})")
-        if named:
-            return list(named)
-        self.rivals = replace(self.rivals, rows=rivals)
-        return self._from_zoo(problem, n)
-
-    def _from_zoo(self, problem: str, n: int) -> list[Named]:
-        """The zoo's policy for that problem and size, which is said; nothing where solvers are all there is."""
-        from cnf_cli.cli.stage_commands import entry
-        from cnf_cli.stages import zoo
-        from cnf_cli.stages.assemble import no_policy
-        from cnf_cli.zoo.cards import fitting
-
-        name = fitting(problem, n)
-        instead = f"cnf pretrain {problem} --n {n}"
-        if name is None and not self.rivals.rows:
-            raise no_policy(self.ctx.store, problem)
-        if name is None:
-            self.ctx.note(
-                f"neither the store nor the zoo has a policy for {problem} with {n} nodes, so only built-in heuristics "
-                f"are measured; `{instead}` trains a policy, `cnf import FILE.pt` takes one in"
-            )
-            return []
-        self.ctx.note(zoo.stand_in(name, f"the store has no policy for {problem}", instead))
-        return [(f"zoo/{name}", entry(self.ctx, name, plan=self.launch.plan))]
-
-    def _given(self) -> list[Named]:
-        from cnf_cli.cli.stage_commands import artifact
-        from cnf_cli.errors import ArtifactError
-        from cnf_cli.stages.assemble import holds_policy, policy_name
-
-        out: list[Named] = []
-        seen: set[str] = set()
-        for text in self.asked:
-            manifest = artifact(self.ctx, text)
-            assert manifest is not None
-            if not holds_policy(manifest):
-                hint = "`cnf ls` lists artifacts; pretrain, train-cnf and import make policies."
-                raise ArtifactError(f"artifact {manifest.key[:12]} ({manifest.stage}) holds no policy", hint=hint)
-            name = policy_name(self.ctx.store, manifest)
-            name = f"{name} {manifest.key[:8]}" if name in [other for other, _ in out] else name
-            if manifest.key not in seen:
-                out.append((name, manifest))
-            seen.add(manifest.key)
-        return out
-
-    def _data(self, text: str) -> Manifest:
-        """The data artifact of that name, or the files there, taken into the store."""
-        from cnf_cli.cli.stage_commands import artifact
-        from cnf_cli.errors import ArtifactError
-        from cnf_cli.stages import first, imported
-
-        manifest = (
-            self.launch.runner().run(imported.task([Path(text)])) if Path(text).exists() else artifact(self.ctx, text)
-        )
-        assert manifest is not None
-        if "data.h5" in manifest.outputs and self.first:
-            manifest = self.launch.runner().run(first.task(manifest, self.first))
-        if "data.h5" not in manifest.outputs:
-            hint = "`cnf data generate` and `cnf import` make data sets; policies go with --with."
-            raise ArtifactError(f"{text} ({manifest.stage} {manifest.key[:12]}) is not a data set", hint=hint)
-        return manifest
-
-    def run(self, task: Task) -> Manifest:
-        """As `Launch.run`, but the table, not the id, is what goes to stdout."""
-        runner = self.launch.runner()
-        runner.on_step = lambda step: self.launch._note(step, [])
-        manifest = runner.run(task, force=self.launch.force, deps=self.launch.deps)
-        if self.launch.alias:
-            self.ctx.store.tag(self.launch.alias, manifest.key)
-        return manifest
-
-    def show(self, manifest: Manifest, style: str | None, *, per_model: bool, paper: bool) -> None:
-        """The table, in the asked-for style."""
-        from cnf_cli.cli import measured
-
-        told = measured.read(self.ctx, manifest)
-        tables = [measured.main_table(told["rows"], per_model)]
-        if self.bench_name:
-            from cnf_cli.cli.bench import instance_rows, instance_table
-
-            told["instances"] = instance_rows(self.ctx, manifest, told, self.bench_name, paper=paper)
-            tables.insert(0, instance_table(told["instances"], paper=paper))
-        measured.show(self.ctx, told, tables, style)
-        self.ctx.say(f"evaluation {manifest.key[:12]} on {told['device']} ({told['engine']})")
 
 
 def compare(
