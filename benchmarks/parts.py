@@ -10,6 +10,7 @@ import torch
 
 from benchmarks.peers import problem_of
 from cnf_cli.engine import get_engine
+from cnf_cli.policies import matnet
 from cnf_cli.policies.pomo import Params, Policy
 
 D, LAYERS, FEED_FORWARD = 128, 6, 512
@@ -63,8 +64,27 @@ def parts_of(kind: str, n: int, batch: int, runs: int = 3) -> dict[str, Any]:
     return {name: {"seconds": s / batch, "operations": work.get(name, 0.0)} for name, s in seconds.items()}
 
 
+MATNETS = {
+    "the paper's": matnet.Params(),
+    "recipes/atsp20.toml's": matnet.Params(width=64, layers=3, heads=8, feed_forward=256),
+}
+
+
+def matnet_encoding(params: matnet.Params, n: int, batch: int) -> dict[str, float]:
+    """Seconds per instance of MatNet's encoder and its gradient, with and without the kernel for its attention."""
+    problem = problem_of("atsp", n)
+    policy = matnet.Policy(params, problem)
+    inst = problem.sample(batch, rng=torch.Generator().manual_seed(0))
+
+    def both_ways(name: str) -> Callable[[], None]:
+        engine = get_engine(name)
+        return lambda: sum(table.sum() for _, table in policy.encode(inst, engine=engine).tensors()).backward()  # type: ignore[union-attr]
+
+    return {name: best(both_ways(name)) / batch for name in ("native", "torch")}
+
+
 def measure_parts(quick: bool, say: Any) -> dict[str, Any]:
-    """Prints and returns the shares of the peak, the growth with n and the growth with threads."""
+    """Prints and returns the shares of the peak, the growth with n and with threads, and MatNet's encoder."""
     threads = torch.get_num_threads()
     peak = matmul_peak()
     say(f"\nmatmul peak {peak / 1e9:.0f} GFLOP/s on {threads} threads; parts of a training step:")
@@ -79,6 +99,11 @@ def measure_parts(quick: bool, say: Any) -> dict[str, Any]:
             of_peak = f"{share:5.0%} of peak" if share else ""
             each, of_time = part["seconds"] * 1e3, part["seconds"] / whole
             say(f"  {kind}100 {name:<16} {each:7.2f} ms/instance {of_time:5.0%} of time {of_peak}")
+    say("MatNet's encoder and its gradient (ATSP20, ms per instance: native, torch):")
+    encodings = {name: matnet_encoding(params, 20, 16 if quick else 64) for name, params in MATNETS.items()}
+    for name, found in encodings.items():
+        ratio = found["torch"] / found["native"]
+        say(f"  {name:<22} {found['native'] * 1e3:9.2f} {found['torch'] * 1e3:9.2f} {ratio:6.1f}x")
     say("growth with n (TSP, ms per instance: encode, rollout, score):")
     growth = []
     for n, batch in ((20, 128), (50, 64), (100, 16), (200, 4), (500, 2)):
@@ -94,4 +119,4 @@ def measure_parts(quick: bool, say: Any) -> dict[str, Any]:
         rows.append({"threads": count, **{name: 1 / part["seconds"] for name, part in parts.items()}})
         say(f"  {count:2d} threads " + " ".join(f"{rows[-1][k]:9.1f}" for k in ("encode", "rollout", "score")))
     torch.set_num_threads(threads)
-    return {"matmul_flops": peak, "parts": shares, "growth_n": growth, "growth_threads": rows}
+    return {"matmul_flops": peak, "parts": shares, "matnet": encodings, "growth_n": growth, "growth_threads": rows}
