@@ -20,10 +20,10 @@ from cnf_cli.defences.base import (
     number,
 )
 from cnf_cli.problems.instances import Instances
-from cnf_cli.recipe.sections import TrainSection
+from cnf_cli.recipe.sections import LossSection, TrainSection
 
 
-class Params(TrainSection):
+class Params(LossSection, TrainSection):
     """No keys of its own."""
 
     defence: str = Field("at", description="defence plugin: `cnf list defences`")
@@ -47,7 +47,7 @@ class Defence(BaseDefence):
         seeds = draw_seeds(rng, len(models), len(clean), device=clean.device)
         return attack_health(attacked) | number(
             [
-                self.reinforce(model, optimizer, hard.instances.detach(), seed, reduce=reduce)
+                self.learn(model, optimizer, hard.instances.detach(), seed, reduce=reduce)
                 for model, optimizer, hard, seed in zip(models, optimizers, attacked, seeds, strict=True)
             ]
         )

@@ -1,4 +1,4 @@
-"""What every defence shares: the clock, seeds, costs of a model on instances, and one REINFORCE update."""
+"""What every defence shares: the clock, seeds, costs of a model on instances, and one update from rollouts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cnf_cli.attacks.base import Attack, Attacked, frozen
 from cnf_cli.attacks.gradient import Rolled, roll
 from cnf_cli.engine.base import Engine
 from cnf_cli.engine.random import seeds_from
-from cnf_cli.policies.run import advantage, reinforce_losses
+from cnf_cli.policies.losses import rollout_losses, tour_losses
 from cnf_cli.problems.base import BaseProblem
 from cnf_cli.problems.instances import Instances
 from cnf_cli.recipe.sections import TrainSection
@@ -85,11 +85,12 @@ class BaseDefence:
         return Rolled(torch.cat(tours), torch.cat([part.cost for part in parts]))
 
     def replay(self, model: Model, inst: Instances, rolled: Rolled) -> tuple[Float[Tensor, " b"], Float[Tensor, "b p"]]:
-        """(the REINFORCE loss of each instance on tours sampled before, their log-probabilities now)."""
+        """(the loss of each instance on tours sampled before, their log-probabilities now)."""
         world = self.problem.world(inst)
-        return self.engine.score(model.encode(inst, engine=self.engine), world, rolled.tours, advantage(rolled.cost))
+        tables = model.encode(inst, engine=self.engine)
+        return tour_losses(self.params, self.engine, tables, world, rolled.tours, rolled.cost)
 
-    def reinforce(
+    def learn(
         self,
         model: Model,
         optimizer: Optimizer,
@@ -128,7 +129,7 @@ class BaseDefence:
         if rolled is not None:
             loss, log_p = self.replay(model, inst, rolled)
             return loss, rolled, log_p
-        loss, seen = reinforce_losses(model, self.problem, inst, self.engine, seeds)
+        loss, seen = rollout_losses(self.params, model, self.problem, inst, self.engine, seeds)
         return loss, Rolled(seen.tours, seen.cost), seen.log_prob
 
     def _nothing(self, model: Model, optimizer: Optimizer, reduce: Reduce | None) -> Metrics:

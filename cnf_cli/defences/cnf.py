@@ -17,10 +17,10 @@ from cnf_cli.defences.pool import Pool, cost_matrix, make_pool, rolled_rows
 from cnf_cli.defences.router import Router, make_router
 from cnf_cli.defences.routing import NEEDS_COST, NEEDS_ROUTER, STRATEGIES, Question, Selection, distinct, statistics
 from cnf_cli.problems.instances import Instances
-from cnf_cli.recipe.sections import Positive, TrainSection
+from cnf_cli.recipe.sections import LossSection, Positive, TrainSection
 
 
-class Params(TrainSection):
+class Params(LossSection, TrainSection):
     """`mode` says whose algorithm runs; every other key changes one thing in it.
 
     released   what the published code does: routing `topk-with-best`, every rollout done anew, R and R' on all rows;
@@ -137,7 +137,7 @@ class Defence(BaseDefence):
             rows = chosen.trained[j]
             known = self._tours(pool, rolled, j, rows)
             part = pool.instances[rows]
-            trained.append(self.reinforce(model, optimizer, part, train[rows, j], reduce=reduce, rolled=known))
+            trained.append(self.learn(model, optimizer, part, train[rows, j], reduce=reduce, rolled=known))
         metrics |= number(trained)
         if chosen.log_prob is not None:
             seeds = before if p.common_random_numbers else after

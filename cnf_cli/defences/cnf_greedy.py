@@ -15,10 +15,10 @@ from cnf_cli.defences.base import BaseDefence, Clock, Metrics, Model, Reduce, dr
 from cnf_cli.defences.pool import Pool, cost_matrix, make_pool
 from cnf_cli.defences.routing import Selection, statistics
 from cnf_cli.problems.instances import Instances
-from cnf_cli.recipe.sections import TrainSection
+from cnf_cli.recipe.sections import LossSection, TrainSection
 
 
-class Params(TrainSection):
+class Params(LossSection, TrainSection):
     """The paper says "the K hardest instances" and no more; `hardness` holds the readings.
 
     gap      largest (R_ij - min_j R_ij) / min_j R_ij: where the model lags behind the ensemble most
@@ -60,7 +60,7 @@ class Defence(BaseDefence):
         out = []
         for j, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
             rows = chosen.trained[j]
-            out.append(self.reinforce(model, optimizer, pool.instances[rows], train[rows, j], reduce=reduce))
+            out.append(self.learn(model, optimizer, pool.instances[rows], train[rows, j], reduce=reduce))
         return pool.health | statistics(chosen, pool.kind) | number(out)
 
     def scores(self, models: Sequence[Model], pool: Pool, seeds: Int[Tensor, "N m"]) -> Float[Tensor, "N m"]:

@@ -25,10 +25,10 @@ from cnf_cli.defences.base import (
     number,
 )
 from cnf_cli.problems.instances import Instances, concatenate
-from cnf_cli.recipe.sections import Positive, TrainSection
+from cnf_cli.recipe.sections import LossSection, Positive, TrainSection
 
 
-class Params(TrainSection):
+class Params(LossSection, TrainSection):
     """`temperature` cyclic: as published, by epoch 19, 18, ..., 1, 20, 19, ...; linear: as the paper says."""
 
     defence: str = Field("hac", description="defence plugin: `cnf list defences`")
@@ -65,7 +65,7 @@ class Defence(BaseDefence):
             def weigh(rolled: Rolled, log_p: Float[Tensor, "b p"]) -> Float[Tensor, " b"]:
                 return weights(hardness(rolled, log_p), heat)
 
-            out.append(self.reinforce(model, optimizer, mixed, seed, reduce=reduce, weigh=weigh))
+            out.append(self.learn(model, optimizer, mixed, seed, reduce=reduce, weigh=weigh))
         return attack_health(attacked) | number(out) | {"temperature": heat}
 
 

@@ -1,4 +1,4 @@
-"""What a step of pretraining descends: each loss is a sum of log-probabilities of tours with weights.
+"""What a step of training descends: each loss is a sum of log-probabilities of tours with weights.
 
 Letters: P rollouts p of one instance, cost c_p, log-probability L_p, mean cost m.
 
@@ -15,15 +15,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from cnf_cli.engine.base import Engine
+from cnf_cli.engine.base import Engine, Tables, World
 from cnf_cli.policies.run import SAME, Encoder, Sampled, advantage
 from cnf_cli.problems.base import BaseProblem
 from cnf_cli.problems.instances import Instances
-from cnf_cli.recipe.sections import PretrainSection
+from cnf_cli.recipe.sections import LossSection
 
 
 def rollout_loss(
-    section: PretrainSection,
+    section: LossSection,
     policy: Encoder,
     problem: BaseProblem,
     inst: Instances,
@@ -32,23 +32,59 @@ def rollout_loss(
     starts: Int[Tensor, " p"] | None = None,
 ) -> tuple[Float[Tensor, ""], Sampled]:
     """The recipe's loss on tours that the policy samples, meaned over the instances, and what was sampled."""
+    losses, sampled = rollout_losses(section, policy, problem, inst, engine, seeds, starts)
+    return losses.mean(), sampled
+
+
+def rollout_losses(
+    section: LossSection,
+    policy: Encoder,
+    problem: BaseProblem,
+    inst: Instances,
+    engine: Engine,
+    seeds: Int[Tensor, " b"],
+    starts: Int[Tensor, " p"] | None = None,
+) -> tuple[Float[Tensor, " b"], Sampled]:
+    """The recipe's loss of each instance on tours that the policy samples, and what was sampled."""
     tables, world = policy.encode(inst, engine=engine), problem.world(inst, starts)
     with torch.no_grad():
-        value = None
+        log_prob = None
         if section.loss == "preference":
             tours, log_prob = engine.sample(tables, world, seeds)
-            cost = problem.cost(inst, tours)
-            value, weight = preference(cost, log_prob, section.preference_scale)
         else:
             tours = engine.rollout(tables, world, seeds)
-            cost = problem.cost(inst, tours)
+        cost = problem.cost(inst, tours)
+    losses, log_prob = tour_losses(section, engine, tables, world, tours, cost, log_prob)
+    return losses, Sampled(tours, cost, log_prob)
+
+
+def tour_losses(
+    section: LossSection,
+    engine: Engine,
+    tables: Tables,
+    world: World,
+    tours: Int[Tensor, "b p t"],
+    cost: Float[Tensor, "b p"],
+    log_prob: Float[Tensor, "b p"] | None = None,
+) -> tuple[Float[Tensor, " b"], Float[Tensor, "b p"]]:
+    """(the recipe's loss of each instance on tours sampled before, their log-probabilities now).
+
+    `log_prob` spares a preference loss a pass over the tours, where the sampling gave them.
+    """
+    value = None
+    with torch.no_grad():
+        if section.loss == "preference":
+            if log_prob is None:
+                _, log_prob = engine.score(tables, world, tours, torch.zeros_like(cost))
+            value, weight = preference(cost, log_prob, section.preference_scale)
+        else:
             weight = advantage(cost)
             if section.loss == "leader":
                 weight = lead(weight, section.leader_weight)
     losses, log_prob = engine.score(tables, world, tours, weight)
     if value is not None:
         losses = losses - losses.detach() + value  # the gradient of the weighted sum, the value of the loss
-    return losses.mean(), Sampled(tours, cost, log_prob)
+    return losses, log_prob
 
 
 def likelihood_loss(

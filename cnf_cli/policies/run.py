@@ -78,26 +78,6 @@ def advantage(cost: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
     return (cost - cost.mean(1, keepdim=True)) / cost.shape[1]
 
 
-def reinforce_losses(
-    policy: Encoder,
-    problem: BaseProblem,
-    inst: Instances,
-    engine: Engine,
-    seeds: Int[Tensor, " b"],
-    starts: int | Int[Tensor, " p"] | None = None,
-) -> tuple[Float[Tensor, " b"], Sampled]:
-    """Each instance's REINFORCE loss with the rollouts' mean cost as its baseline, and what was sampled.
-
-    loss_i = mean_p (cost_ip - mean_p cost_ip) log p(tour_ip)
-    """
-    tables, world = policy.encode(inst, engine=engine), problem.world(inst, starts)
-    with torch.no_grad():
-        tours = engine.rollout(tables, world, seeds)
-        cost = problem.cost(inst, tours)
-    losses, log_prob = engine.score(tables, world, tours, advantage(cost))
-    return losses, Sampled(tours, cost, log_prob)
-
-
 def reinforce_loss(
     policy: Encoder,
     problem: BaseProblem,
@@ -106,9 +86,16 @@ def reinforce_loss(
     seeds: Int[Tensor, " b"],
     starts: int | Int[Tensor, " p"] | None = None,
 ) -> tuple[Float[Tensor, ""], Sampled]:
-    """The mean of the instances' losses: what one training step descends."""
-    losses, sampled = reinforce_losses(policy, problem, inst, engine, seeds, starts)
-    return losses.mean(), sampled
+    """What one plain training step descends: the mean over the instances i of
+
+    loss_i = mean_p (cost_ip - mean_p cost_ip) log p(tour_ip)
+    """
+    tables, world = policy.encode(inst, engine=engine), problem.world(inst, starts)
+    with torch.no_grad():
+        tours = engine.rollout(tables, world, seeds)
+        cost = problem.cost(inst, tours)
+    losses, log_prob = engine.score(tables, world, tours, advantage(cost))
+    return losses.mean(), Sampled(tours, cost, log_prob)
 
 
 @torch.no_grad()

@@ -45,12 +45,24 @@ class PolicySection(Section):
     kind: str = Field("pomo", description="policy plugin: `cnf list policies`")
 
 
-class PretrainSection(Section):
+class LossSection(Section):
+    """What a step descends, for tables of trainings that learn from their own rollouts."""
+
+    added: ClassVar[tuple[str, ...]] = ("loss", "leader_weight", "preference_scale")
+    loss: Literal["reinforce", "leader", "preference"] = Field(
+        "reinforce", description="advantage of each rollout, extra weight on the best, or which of two is better"
+    )
+    leader_weight: float = Field(2.0, ge=1, le=1000, description="leader: the best rollout's advantage times this")
+    preference_scale: float = Field(
+        0.05, gt=0, le=1000, description="preference: what log-probability differences are multiplied by"
+    )
+
+
+class PretrainSection(LossSection):
     """How the policy is trained from scratch, on clean instances."""
 
     added: ClassVar[tuple[str, ...]] = (
-        "schedule", "warmup", "early_starts", "early_share", "loss", "leader_weight", "preference_scale", "warm_start",
-        "label_solver",
+        *LossSection.added, "schedule", "warmup", "early_starts", "early_share", "warm_start", "label_solver",
     )  # fmt: skip
     instances: Count = Field(1_000_000, description="training instances in total")
     batch_size: Count = Field(64, description="instances per optimizer step")
@@ -68,13 +80,6 @@ class PretrainSection(Section):
     warmup: int = Field(0, ge=0, le=10**12, description="instances over which the rate first rises from 0")
     early_starts: int = Field(0, ge=0, le=10_000, description="rollouts per instance early in the run; 0 = all starts")
     early_share: Share = Field(0.5, description="share of the run, at its beginning, that has early_starts")
-    loss: Literal["reinforce", "leader", "preference"] = Field(
-        "reinforce", description="advantage of each rollout, extra weight on the best, or which of two is better"
-    )
-    leader_weight: float = Field(2.0, ge=1, le=1000, description="leader: the best rollout's advantage times this")
-    preference_scale: float = Field(
-        0.05, gt=0, le=1000, description="preference: what log-probability differences are multiplied by"
-    )
     warm_start: int = Field(0, ge=0, le=10**12, description="first instances that are trained on solver tours")
     label_solver: str = Field("auto", description="who solves those; auto = elkai for tsp, hgs for cvrp")
     seed: Seed = 1234

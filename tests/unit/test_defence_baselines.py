@@ -14,7 +14,9 @@ from cnf_cli.defences.base import Clock, draw_seeds, hardness
 from cnf_cli.defences.cnf_greedy import relative_gap
 from cnf_cli.defences.inputs import cosines
 from cnf_cli.defences.pool import make_pool
+from cnf_cli.policies.losses import rollout_loss
 from cnf_cli.policies.run import reinforce_loss
+from cnf_cli.recipe.sections import PretrainSection
 from tests.unit.defence_kit import Run, same, small_models, small_problem
 
 B, M = 4, 3
@@ -25,9 +27,10 @@ def problem(request: pytest.FixtureRequest) -> Any:
     return small_problem(request.param)
 
 
-def test_at_is_reinforce_on_own_adversarial_instances(problem) -> None:
-    """One AT step equals, model by model: attack it, then one REINFORCE step on the result, nothing clean."""
-    run, rng = Run("at", problem), torch.Generator().manual_seed(7)
+@pytest.mark.parametrize("loss", ["reinforce", "leader", "preference"])
+def test_at_descends_the_loss_on_own_adversarial_instances(problem, loss: str) -> None:
+    """One AT step equals, model by model: attack it, then one step on the loss of the result, nothing clean."""
+    run, rng = Run("at", problem, loss=loss), torch.Generator().manual_seed(7)
     other = Run("at", problem)
     for one in (run, other):
         one.plain_descent()
@@ -37,9 +40,9 @@ def test_at_is_reinforce_on_own_adversarial_instances(problem) -> None:
     hard = [attack([m], other.clean, rng=rng, step=step).instances for m in other.models]
     seeds = draw_seeds(rng, M, B)
     for model, optimizer, inst, seed in zip(other.models, other.optimizers, hard, seeds, strict=True):
-        loss, _ = reinforce_loss(model, problem, inst, other.defence.engine, seed)
+        value, _ = rollout_loss(PretrainSection(loss=loss), model, problem, inst, other.defence.engine, seed)
         optimizer.zero_grad()
-        torch.autograd.backward(loss)
+        torch.autograd.backward(value)
         optimizer.step()
     assert same(run.weights(), other.weights(), 1e-6)
 
@@ -81,7 +84,7 @@ def test_hac_trains_on_the_weighted_sum(problem, monkeypatch: pytest.MonkeyPatch
     for one in (run, only):
         one.plain_descent()
     kept: list[Any] = []
-    monkeypatch.setattr(run.defence, "reinforce", _spy(run.defence.reinforce, kept))
+    monkeypatch.setattr(run.defence, "learn", _spy(run.defence.learn, kept))
     run.step()
     (model, _, inst, seeds), _ = kept[0]
     loss, _ = reinforce_loss(only.models[0], problem, inst[:1], run.defence.engine, seeds[:1])
@@ -101,7 +104,7 @@ def _spy(call: Any, kept: list[Any]) -> Any:
 def test_hac_batch_mixes_clean_and_adversarial(problem, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over several steps both clean and adversarial instances are trained on, b of the 2b each time."""
     run, kept = Run("hac", problem), []
-    monkeypatch.setattr(run.defence, "reinforce", _spy(run.defence.reinforce, kept))
+    monkeypatch.setattr(run.defence, "learn", _spy(run.defence.learn, kept))
     for _ in range(3):
         run.step()
     clean = {tuple(xy.flatten().tolist()) for xy in run.clean.xy}

@@ -176,11 +176,13 @@ def test_efficient_step_does_less(problem, monkeypatch: pytest.MonkeyPatch) -> N
     assert counts["efficient"] <= M * B + M * M * B + M * min(M, M + 1) * B
 
 
-def test_training_on_the_tours_of_r(problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    """reuse_tours equals sampling for training with the seeds R was sampled with."""
-    again = paired_run(problem, monkeypatch, train_as_before=True, mode="efficient", reuse=False, routing="m-topk")
+@pytest.mark.parametrize("loss", ["reinforce", "leader", "preference"])
+def test_training_on_the_tours_of_r(problem, monkeypatch: pytest.MonkeyPatch, loss: str) -> None:
+    """reuse_tours equals sampling for training with the seeds R was sampled with, whatever the loss."""
+    keys = {"mode": "efficient", "routing": "m-topk", "loss": loss}
+    again = paired_run(problem, monkeypatch, train_as_before=True, reuse=False, **keys)
     expected = again.step()
-    replay = paired_run(problem, monkeypatch, mode="efficient", reuse_tours=True, routing="m-topk")
+    replay = paired_run(problem, monkeypatch, reuse_tours=True, **keys)
     got = replay.step()
     assert got["loss_0"] == pytest.approx(expected["loss_0"], rel=1e-4)
     assert same(again.weights(), replay.weights(), 1e-5)
