@@ -15,7 +15,7 @@ constexpr int BAND_BYTES = 28 << 10;
 constexpr float LEAST = 1e-37f;  // the smallest probability whose logarithm is taken
 
 struct Walk {
-    int p, c, t;          // rollout, where it stands, position in the tour
+    int p, c, t;          // rollout of those at hand, where it stands, position in the tour
     int size, fits, s;    // open nodes; candidates of the next move; how many of those are read
     bool done;
     float left;           // load
@@ -41,7 +41,7 @@ struct Rollout {
     float clip, squash;
 
     void place(const Task &task, int rollouts, Arena &a) {
-        scene.place(task, rollouts, a);
+        scene.place(task, rollouts < WALKS ? rollouts : WALKS, a);
         for (Walk &x : walks) {
             x.open = a.take<int>(task.n + 64);
             x.allowed = a.take<int>(task.n + 64);
@@ -282,13 +282,14 @@ struct Rollout {
     }
 
     Status run(const Task &task, int i, int from, int to) {
-        scene.prepare(i, from);
-        for (int p = 0; p < to - from; p += WALKS) {
-            const int count = to - from - p < WALKS ? to - from - p : WALKS;
+        scene.prepare(i);
+        for (int p = from; p < to; p += WALKS) {
+            const int count = to - p < WALKS ? to - p : WALKS;
+            scene.depart(p, count);  // their tables stay in the second-level cache
             Walk *list[WALKS];
             int live = 0;
             for (int k = 0; k < count; ++k) {
-                begin(task, walks[k], i, from, p + k);
+                begin(task, walks[k], i, p, k);
                 if (!walks[k].done) list[live++] = &walks[k];
             }
             while (live) {
@@ -301,8 +302,8 @@ struct Rollout {
                 live = kept;
             }
             for (int k = 0; k < count; ++k) {
-                task.length[size_t(i) * task.p + from + p + k] = walks[k].t;
-                if (task.log_prob) task.log_prob[size_t(i) * task.p + from + p + k] = walks[k].log_prob;
+                task.length[size_t(i) * task.p + p + k] = walks[k].t;
+                if (task.log_prob) task.log_prob[size_t(i) * task.p + p + k] = walks[k].log_prob;
                 for (int t = walks[k].t; t < task.t; ++t) walks[k].moves[t] = 0;
             }
         }

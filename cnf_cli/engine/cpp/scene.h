@@ -73,10 +73,10 @@ struct Scene {
     typedef Heads<HP> H;
     const Task *task;
     Layout y;
-    int n, rollouts;
+    int n;
     float scale;
     int *count;                           // 0, 1, 2, ...: rows in order
-    int *start;                           // node each rollout starts from
+    int *start;                           // node each rollout at hand starts from
     float *first, *last, *key;            // n rows; key is times 1 / sqrt(dim of a head)
     float *value, *pointer;               // n + 1 rows, the last one zero: what padded lists point to
     float *from, *at;                     // [rollout][node][head], [node][node][head]: see prepare
@@ -89,11 +89,11 @@ struct Scene {
 
     bool depot() const { return task->demand != nullptr; }
 
-    void place(const Task &t, int count_of_rollouts, Arena &a) {
+    // `rollouts`: how many are at hand at a time.
+    void place(const Task &t, int rollouts, Arena &a) {
         task = &t;
         y = layout(t);
         n = t.n;
-        rollouts = count_of_rollouts;
         const size_t rows = size_t(n) * y.D;
         count = a.take<int>(n + 64);
         start = a.take<int>(rollouts + 64);
@@ -135,13 +135,12 @@ struct Scene {
     }
 
     // Weights of step (f, c) are from[f] * at[c], exponentials already, and with a load times level(load). Rows are
-    // shifted by their largest entry, which changes no softmax.
-    void prepare(int i, int p0) {
+    // shifted by their largest entry, which changes no softmax. `from` waits for `depart`.
+    void prepare(int i) {
         const Task &t = *task;
         const size_t rows = size_t(n) * t.d;
         scale = 1.0f / __builtin_sqrtf(float(t.d / t.heads));
         for (int j = 0; j < n + 64; ++j) count[j] = j;
-        for (int p = 0; p < rollouts; ++p) start[p] = int(t.starts[p0 + p]);
         interleave(t.last + i * rows, last, n, t, y, 1);
         interleave(t.key + i * rows, key, n, t, y, scale);
         interleave(t.value + i * rows, value, n, t, y, 1);
@@ -152,10 +151,7 @@ struct Scene {
         bias[n] = 0;
         demand = t.demand ? t.demand + size_t(i) * n : nullptr;
         scores({last, count}, n, at);
-        if (first) {
-            interleave(t.first + i * rows, first, n, t, y, 1);
-            scores({first, start}, rollouts, from);
-        }
+        if (first) interleave(t.first + i * rows, first, n, t, y, 1);
         if (vector) {
             interleave(t.load, vector, 1, t, y, 1);
             scores({vector, count}, 1, pull);
@@ -163,7 +159,14 @@ struct Scene {
             now = 0;
         }
         exponentials(at, size_t(n) * n * HP);
-        if (from) exponentials(from, size_t(rollouts) * n * HP);
+    }
+
+    // The rollouts at hand are [p0, p0 + rollouts), counted from 0 by what follows.
+    void depart(int p0, int rollouts) {
+        for (int p = 0; p < rollouts; ++p) start[p] = int(task->starts[p0 + p]);
+        if (!first) return;
+        scores({first, start}, rollouts, from);
+        exponentials(from, size_t(rollouts) * n * HP);
     }
 
     void scores(Rows query, int rows, float *out) const {

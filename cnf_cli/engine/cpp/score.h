@@ -257,7 +257,8 @@ struct Score {
     Status run(const Task &task, int i) {
         clip = task.clip;
         squash = 1.0f / __builtin_sqrtf(float(task.d));
-        scene.prepare(i, 0);
+        scene.prepare(i);
+        scene.depart(0, task.p);
         if (wanted) __builtin_memset(d_last, 0, sizeof(float) * d_size);
         double total = 0;
         for (int p = 0; p < task.p; ++p) {
