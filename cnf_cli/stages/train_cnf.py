@@ -47,8 +47,7 @@ def _train(job: Job, setup: Setup) -> Result:
     section, problem_section, attack_section = (job.section(name) for name in ("train", "problem", "attack"))
     start = load_models(job.inputs["policy"], setup.device)
     problem = make_problem(problem_section)
-    copies = [load_models(job.inputs["policy"], setup.device).policies for _ in range(section.models)]
-    models = [copy[j % len(copy)].train() for j, copy in enumerate(copies)]
+    models = _copies(job, setup, section.models)
     attack = plugins.create("attacks", attack_section, problem, setup.engine)
     defence = plugins.create("defences", _share(section, setup), problem=problem, engine=setup.engine, attack=attack)
     defence.setup(models, setup.device, torch.Generator().manual_seed(derived_seed(section.seed, "defence")))
@@ -78,13 +77,15 @@ def _train(job: Job, setup: Setup) -> Result:
         return {**numbers, "lr": rate}
 
     def validate() -> tuple[dict[str, Any], dict[str, Any]]:
-        values: dict[str, Any] = {}
-        beside: dict[str, Any] = {}
-        for name, instances in (("clean", clean_set), ("adversarial", hard_set)):
-            found = instances.measure(models, problem, setup.engine, setup.device) if instances else {}
-            for key, value in found.items():
-                (beside if key.startswith("gap") else values)[f"{name}_{key}"] = value
-        return values, beside
+        sets = {"clean": clean_set, "adversarial": hard_set}
+        found = {
+            f"{name}_{key}": value
+            for name, instances in sets.items()
+            if instances
+            for key, value in instances.measure(models, problem, setup.engine, setup.device).items()
+        }
+        gaps = {key: value for key, value in found.items() if "_gap" in key}
+        return {key: value for key, value in found.items() if key not in gaps}, gaps
 
     modules = {f"model-{j}": model for j, model in enumerate(models)} | defence.modules()
     modules |= attack.modules() if learns else {}
@@ -104,6 +105,14 @@ def _train(job: Job, setup: Setup) -> Result:
         "defence": section.defence,
     }
     return Result({**files, "metrics.jsonl": job.work / "metrics.jsonl"}, checks)
+
+
+def _copies(job: Job, setup: Setup, count: int) -> list[Any]:
+    """So many models with the start's weights; an ensemble's models are taken in turn."""
+    from cnf_cli.stages.models import load_models
+
+    copies = [load_models(job.inputs["policy"], setup.device).policies for _ in range(count)]
+    return [copy[j % len(copy)].train() for j, copy in enumerate(copies)]
 
 
 def refit_due(section: Any, at: Progress, every: int) -> bool:
