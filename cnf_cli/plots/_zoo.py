@@ -16,7 +16,7 @@ def draw(cards: Sequence[Card]) -> bytes:
             axes[0], (0, 1), (1000, 1), ("training instances (thousands)", "core-minutes"), strict=True
         ):
             for i, one in enumerate(cards):
-                points = one.training[0].progress()
+                points = one.progress()
                 if not points:
                     continue
                 x, y = [p[k] / unit for p in points], [p[2] for p in points]

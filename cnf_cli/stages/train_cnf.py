@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cnf_cli.recipe import Recipe
@@ -39,7 +40,6 @@ def _train(job: Job, setup: Setup) -> Result:
 
     from cnf_cli import plugins
     from cnf_cli.defences.base import Clock
-    from cnf_cli.formats import checkpoint
     from cnf_cli.stages.models import load_models, make_problem, save_models
     from cnf_cli.stages.training import Loop, learning_rate, make_optimizer, set_rate
     from cnf_cli.stages.validation import adversarial_set, validation_set
@@ -77,15 +77,12 @@ def _train(job: Job, setup: Setup) -> Result:
         return {**numbers, "lr": rate}
 
     def validate() -> tuple[dict[str, Any], dict[str, Any]]:
-        sets = {"clean": clean_set, "adversarial": hard_set}
-        found = {
-            f"{name}_{key}": value
-            for name, instances in sets.items()
+        measured = {
+            name: instances.measure(models, problem, setup.engine, setup.device)
+            for name, instances in (("clean", clean_set), ("adversarial", hard_set))
             if instances
-            for key, value in instances.measure(models, problem, setup.engine, setup.device).items()
         }
-        gaps = {key: value for key, value in found.items() if "_gap" in key}
-        return {key: value for key, value in found.items() if key not in gaps}, gaps
+        return _told(measured)
 
     modules = {f"model-{j}": model for j, model in enumerate(models)} | defence.modules()
     modules |= attack.modules() if learns else {}
@@ -94,10 +91,7 @@ def _train(job: Job, setup: Setup) -> Result:
     at = Loop(job, setup, section, modules, named, ("pool_clean", "pool_local", "lr")).run(title, update, validate)
 
     files = save_models(job.work, models, problem_section, start.policy_section)
-    for name, module in defence.modules().items():
-        path = job.work / f"{name}.safetensors"
-        checkpoint.save(path, dict(module.state_dict()), {"kind": name})
-        files[path.name] = path
+    files |= _save_beside(job, defence.modules())
     checks = {
         "problem": problem_section.kind,
         "models": len(models),
@@ -113,6 +107,26 @@ def _copies(job: Job, setup: Setup, count: int) -> list[Any]:
 
     copies = [load_models(job.inputs["policy"], setup.device).policies for _ in range(count)]
     return [copy[j % len(copy)].train() for j, copy in enumerate(copies)]
+
+
+def _told(measured: dict[str, dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Each set's numbers under its name: (what follows from the key, gaps, which depend on the solvers installed)."""
+    values: dict[str, Any] = {}
+    gaps: dict[str, Any] = {}
+    for name, found in measured.items():
+        for key, value in found.items():
+            (gaps if key.startswith("gap") else values)[f"{name}_{key}"] = value
+    return values, gaps
+
+
+def _save_beside(job: Job, modules: dict[str, Any]) -> dict[str, Path]:
+    """What the defence learned beside the models is in the work folder."""
+    from cnf_cli.formats import checkpoint
+
+    files = {f"{name}.safetensors": job.work / f"{name}.safetensors" for name in modules}
+    for (name, module), path in zip(modules.items(), files.values(), strict=True):
+        checkpoint.save(path, dict(module.state_dict()), {"kind": name})
+    return files
 
 
 def refit_due(section: Any, at: Progress, every: int) -> bool:

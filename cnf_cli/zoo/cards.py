@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -142,6 +143,19 @@ class Card(Section):
         if self.policy.get("kind") != "matnet":
             return None
         return int(self.policy.get("one_hot_seeds") or self.n)
+
+    def progress(self) -> list[tuple[int, float, float]]:
+        """(instances, core-minutes, gap in percent) of each validation, from the first of the runs for this problem."""
+        last = self.training[0]
+
+        def alike(run: Training) -> bool:
+            return (run.stage, run.sections["problem"]) == (last.stage, last.sections["problem"])
+
+        found, seen, spent = [], 0, 0.0
+        for run in reversed(list(takewhile(alike, self.training))):
+            found += [(seen + instances, spent + minutes, gap) for instances, minutes, gap in run.progress()]
+            seen, spent = seen + run.instances, spent + 60 * run.core_hours
+        return found
 
     def gap(self, set_: str, augment: int | None = None) -> Gap | None:
         """The row of that set, at the most copies or at `augment`."""

@@ -26,12 +26,12 @@ def lines(cards: Sequence[Card]) -> Iterator[str]:
     yield "| name | problem | n | models | width | MB | instances seen | core-hours | clean gap % | adversarial gap % |"
     yield "|---|---|---|---|---|---|---|---|---|---|"
     for one in cards:
-        first = one.training[0]
+        seen = sum(run.instances for run in one.training)
         gaps = [f"{g.gap_percent:.3f} (x{g.augment})" if (g := one.gap(s)) else "-" for s in ("uniform", "adversarial")]
         size = f"{one.weights.bytes / 1e6:.1f}"
-        about = [f"`{one.alias}`", one.kind, one.n, one.models, one.policy.get("width"), size, f"{first.instances:,}"]
+        about = [f"`{one.alias}`", one.kind, one.n, one.models, one.policy.get("width"), size, f"{seen:,}"]
         yield "| " + " | ".join(str(cell) for cell in (*about, _hours(one), *gaps)) + " |"
-    if any(one.training[0].progress() for one in cards):
+    if any(one.progress() for one in cards):
         yield ""
         yield f"![Gap against instances and core-minutes, for every entry]({FIGURE})"
     for one in cards:
@@ -72,8 +72,8 @@ def _entry(one: Card) -> Iterator[str]:
 
 
 def _progress(one: Card) -> Iterator[str]:
-    """How the gap fell in the last of its runs, at a few points spread evenly over it."""
-    points = one.training[0].progress()
+    """How the gap fell, at a few points spread evenly over the training."""
+    points = one.progress()
     if not points:
         return
     few = min(_ROWS, len(points))

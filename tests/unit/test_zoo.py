@@ -141,6 +141,12 @@ def test_progress_is_in_order_and_in_core_minutes(name: str) -> None:
     if points:
         assert points[-1][0] == run.instances
         assert points[-1][1] == pytest.approx(60 * run.core_hours, rel=0.05)
+    whole = cards.card(name).progress()
+    assert whole[len(whole) - len(points) :] == [
+        (pytest.approx(n + whole[-1][0] - points[-1][0]), pytest.approx(m + whole[-1][1] - points[-1][1]), gap)
+        for n, m, gap in points
+    ]
+    assert whole == sorted(whole)
     loose = run.model_copy(update={"curve": ({"instances": 7, "seconds": run.seconds / 2, "gap_percent": 1.5},)})
     assert loose.progress() == [(7, pytest.approx(30 * run.core_hours), 1.5)]
 
