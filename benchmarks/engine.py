@@ -28,7 +28,7 @@ def batch_of(engine: str, work: str, n: int, quick: bool) -> int:
     if n < 100 or engine == "native":
         return 64 if work == "train" or engine == "native" or n == 20 else 16
     if work == "train":
-        return 64 if engine == "torch" or (not quick and _memory_gb() > 16) else 16
+        return 64 if not quick and (engine == "torch" or _memory_gb() > 16) else 16
     return 8 if quick else 16
 
 
