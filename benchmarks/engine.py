@@ -15,6 +15,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,13 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def batch_of(engine: str, work: str, n: int, quick: bool) -> int:
     """64, or less where a peer would need many gigabytes or minutes."""
-    if n < 100 or engine == "native":
-        return 64 if work == "train" or engine == "native" or n == 20 else 16
-    if work == "train":
-        return 64 if not quick and (engine == "torch" or _memory_gb() > 16) else 16
-    return 8 if quick else 16
+    if engine == "native":
+        return 64
+    if quick:
+        return {"train": {20: 64, 50: 32, 100: 8}, "greedy_x8": {20: 64, 50: 8, 100: 4}}[work][n]
+    if work == "greedy_x8":
+        return 64 if n == 20 else 16
+    return 64 if n < 100 or engine == "torch" or _memory_gb() > 16 else 16
 
 
 def _memory_gb() -> float:
@@ -45,7 +48,7 @@ class Peer:
     def __init__(self, engine: str) -> None:
         self.engine = engine
         env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-        if engine in ("stepwise", "rl4co"):
+        if engine != "native":
             env["GOMP_SPINCOUNT"] = "300000"  # the default, which suits them: they call many small operations
         self.process = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", "benchmarks.worker", engine],
@@ -163,7 +166,7 @@ def main() -> None:
     def say(text: str) -> None:
         print(text, file=sys.stderr if args.json else sys.stdout, flush=True)
 
-    about = machine()
+    begin, about = time.perf_counter(), machine()
     say(" ".join(f"{k}={v}" for k, v in about.items()))
     peers, skipped = [], {}
     for engine in args.engines.split(","):
@@ -183,6 +186,7 @@ def main() -> None:
         from benchmarks.parts import measure_parts
 
         parts = measure_parts(args.quick, say)
+    say(f"took {time.perf_counter() - begin:.0f} s")
     if args.json:
         print(json.dumps({"machine": about, "rows": rows, "skipped": skipped, **parts}))
 
