@@ -1,6 +1,6 @@
 """Rollouts and training steps: native engine, torch engine, step-by-step autograd and RL4CO, side by side.
 
-    python -m benchmarks.engine [--quick] [--json] [--only train-tsp20,greedy_x8-tsp100]
+    python -m benchmarks.engine [--quick] [--json] [--only train-tsp20,greedy_x8-tsp100] [--batch 64]
 
 Each engine lives in a process of its own; they take turns on the same instances, so a busy machine slows all alike.
 """
@@ -29,7 +29,7 @@ def batch_of(engine: str, work: str, n: int, quick: bool) -> int:
     if engine == "native":
         return 64
     if quick:
-        return {"train": {20: 64, 50: 32, 100: 8}, "greedy_x8": {20: 64, 50: 8, 100: 4}}[work][n]
+        return {"train": {20: 64, 50: 32, 100: 8}, "greedy_x8": {20: 64, 50: 16, 100: 8}}[work][n]
     if work == "greedy_x8":
         return 64 if n == 20 else 16
     return 64 if n < 100 or engine == "torch" or _memory_gb() > 16 else 16
@@ -83,12 +83,14 @@ class Peer:
         self.process.wait()
 
 
-def compare(peers: list[Peer], grid: list[tuple[str, str, int]], quick: bool, say: Any) -> list[dict[str, Any]]:
-    """A row per engine and kind of work: the median of a few runs, engines taking turns."""
+def compare(
+    peers: list[Peer], grid: list[tuple[str, str, int]], quick: bool, batch: int, say: Any
+) -> list[dict[str, Any]]:
+    """A row per engine and kind of work: the median of a few runs, engines taking turns; batch 0 is `batch_of`."""
     rows = []
     for work, problem, n in grid:
         orders = {
-            peer: {"work": work, "problem": problem, "n": n, "batch": batch_of(peer.engine, work, n, quick)}
+            peer: {"work": work, "problem": problem, "n": n, "batch": batch or batch_of(peer.engine, work, n, quick)}
             for peer in peers
         }
         runs: dict[Peer, list[dict[str, Any]]] = {peer: [] for peer in peers}
@@ -158,6 +160,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--engines", default=",".join(ENGINES), help="which engines, separated by commas")
     parser.add_argument("--only", default="", help="some rows, without the parts: train-tsp20,greedy_x8-cvrp100")
+    parser.add_argument("--batch", type=int, default=0, help="instances at a time, the same for every engine")
     args = parser.parse_args()
     grid = [row for row in GRID if not args.only or "{}-{}{}".format(*row) in args.only.split(",")]
     if not grid:
@@ -178,7 +181,7 @@ def main() -> None:
         else:
             peers.append(peer)
     say(f"{'':<19}" + " ".join(f"{engine:>26}" for engine in ENGINES) + "   (x: how much faster native is)")
-    rows = compare(peers, grid, args.quick, say)
+    rows = compare(peers, grid, args.quick, args.batch, say)
     for peer in peers:
         peer.close()
     parts: dict[str, Any] = {}

@@ -106,7 +106,7 @@ def measure_parts(quick: bool, say: Any) -> dict[str, Any]:
     say("growth with n (TSP, ms per instance: encode, rollout, score):")
     growth = []
     for n, batch in ((20, 128), (50, 64), (100, 16), (200, 4), (500, 2)):
-        parts = parts_of("tsp", n, batch, 1 if quick and n > 100 else 3)
+        parts = parts_of("tsp", n, batch, 1 if quick and n > 200 else 3)
         row = {"n": n, **{name: part["seconds"] for name, part in parts.items()}}
         growth.append(row)
         say(f"  n={n:<4}" + " ".join(f"{row[k] * 1e3:9.2f}" for k in ("encode", "rollout", "score")))
