@@ -100,6 +100,27 @@ def test_policy_is_as_good_as_promised(name: str, most: float) -> None:
     assert found.gap_percent <= most
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "instances", "solutions", "copies"),
+    [
+        ("tsp50", "tsp50_uniform.pkl", "concorde_tsp50_uniform.pkl", 8),
+        ("cvrp50", "cvrp50_uniform.pkl", "hgs_cvrp50_uniform.pkl", 8),
+        ("atsp20", "atsp20_clean", "lkh_atsp20.pkl", 16),
+    ],
+)
+def test_policy_is_as_good_on_public_instances(
+    shared: Path, tmp_path: Path, name: str, instances: str, solutions: str, copies: int
+) -> None:
+    """The mean gap on the published 1000 instances, against the published solver's costs, is within the bar."""
+    sets = shared / "data" / "sets"
+    cnf("import", str(sets / instances), "--solutions", str(sets / solutions), "--as", "set", store=tmp_path)
+    found = told("evaluate", "--data", "set", "--with", f"zoo/{name}", "--aug", str(copies), store=tmp_path)
+    (row,) = [row for row in found["rows"] if row["augment"] == copies]
+    assert row["count"] == 1000
+    assert row["gap_percent"] <= BARS[name]
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("-cnf")])
 def test_hardened_ensemble_beats_its_policy(name: str) -> None:
     """At most half its policy's gap on the fixed adversarial set, and not worse on clean instances."""
@@ -130,7 +151,7 @@ def test_zoo_is_small_and_every_file_belongs_to_a_card() -> None:
     assert 0 < sum(files.values()) < cards.MAX_BYTES == 30_000_000
     assert {one.file for card in cards.cards() for one in card.weights.files} == set(files)
     assert set(NAMES) <= PLANNED
-    assert {p.stem for p in (ROOT / "recipes" / "zoo").glob("*.toml")} == PLANNED | {"tsp20-start"}
+    assert {p.stem for p in (ROOT / "recipes" / "zoo").glob("*.toml")} == PLANNED | {"tsp20-start", "cvrp20-start"}
 
 
 def test_wheel_holds_cards_and_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
