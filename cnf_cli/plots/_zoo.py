@@ -20,8 +20,10 @@ def draw(cards: Sequence[Card]) -> bytes:
                 if not points:
                     continue
                 x, y = [p[k] / unit for p in points], [p[2] for p in points]
-                ax.plot(x, y, color=colour(i), linestyle=dash(i), marker=marker(i), markersize=3, label=one.alias)
-            ax.set(xlabel=label, ylabel="validation gap (%), greedy x1")
+                copies = one.training[0].copies
+                name = one.alias if copies == 1 else f"{one.alias} (x{copies})"
+                ax.plot(x, y, color=colour(i), linestyle=dash(i), marker=marker(i), markersize=3, label=name)
+            ax.set(xlabel=label, ylabel="validation gap (%), greedy")
             logarithmic(ax.xaxis)
             logarithmic(ax.yaxis)
         axes[0][0].legend()

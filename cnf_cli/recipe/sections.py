@@ -20,13 +20,15 @@ class Section(BaseModel):
         frozen=True, strict=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
     )
     added: ClassVar[tuple[str, ...]] = ()
-    """Keys that came after results had been stored. At their defaults they are no part of a result's identity."""
+    """A class's own keys that came after results had been stored. At their defaults they are no part of a result's
+    identity."""
 
     def identity(self) -> dict[str, Any]:
         """What of this table makes a result new, as plain JSON values."""
         kept = self.model_dump(mode="json")
         fields = type(self).model_fields
-        return {k: v for k, v in kept.items() if k not in self.added or getattr(self, k) != fields[k].default}
+        added = {key for base in type(self).__mro__ for key in vars(base).get("added", ())}
+        return {k: v for k, v in kept.items() if k not in added or getattr(self, k) != fields[k].default}
 
 
 class ProblemSection(Section):
@@ -62,7 +64,7 @@ class PretrainSection(LossSection):
     """How the policy is trained from scratch, on clean instances."""
 
     added: ClassVar[tuple[str, ...]] = (
-        *LossSection.added, "schedule", "warmup", "early_starts", "early_share", "warm_start", "label_solver",
+        "schedule", "warmup", "early_starts", "early_share", "warm_start", "label_solver", "validation_augment",
     )  # fmt: skip
     instances: Count = Field(1_000_000, description="training instances in total")
     batch_size: Count = Field(64, description="instances per optimizer step")
@@ -73,6 +75,7 @@ class PretrainSection(LossSection):
     grad_clip: float = Field(0.0, ge=0, description="largest gradient norm; 0 = no clipping, as published")
     epoch_instances: Count = Field(100_000, description="instances between two validations")
     validation_count: int = Field(200, ge=0, description="instances of the fixed validation set; 0 = none")
+    validation_augment: int = Field(1, ge=1, le=128, description="copies of each of them, as evaluate.augment")
     sizes: tuple[int, ...] = Field((), description="size curriculum: equal shares of the run at each of these n")
     schedule: Literal["last", "cosine", "linear"] = Field(
         "last", description="how the rate falls: in one step for the last part, or all along the run to decay_factor"
@@ -111,6 +114,7 @@ class BudgetSection(Section):
 class TrainSection(Section):
     """How an ensemble is hardened."""
 
+    added: ClassVar[tuple[str, ...]] = ("validation_augment",)
     defence: str = Field("cnf", description="defence plugin: `cnf list defences`")
     models: int = Field(3, ge=1, le=64, description="M, copies of the pretrained policy trained together")
     instances: Count = Field(5_000_000, description="clean instances in total")
@@ -122,6 +126,7 @@ class TrainSection(Section):
     optimizer: Literal["adam", "sgd"] = Field("adam", description="optimizer of the models")
     epoch_instances: Count = Field(100_000, description="clean instances between two validations")
     validation_count: int = Field(200, ge=0, description="instances of each validation set; 0 = none")
+    validation_augment: int = Field(1, ge=1, le=128, description="copies of each of them, as evaluate.augment")
     seed: Seed = 1234
 
 

@@ -62,7 +62,7 @@ def _train(job: Job, setup: Setup) -> Result:
     optimizer = make_optimizer(section, policy)
     draw = partial(drawn, section, problem, setup)
     labels = Labels(job, problem, lambda step: draw(step).inst) if section.warm_start else None
-    validation = validation_set(job, problem, section.seed, section.validation_count)
+    validation = validation_set(job, problem, section)
     job.provenance["engine"] = setup.engine.name
 
     def update(at: Progress, size: int) -> dict[str, float]:

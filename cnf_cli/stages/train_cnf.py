@@ -56,7 +56,7 @@ def _train(job: Job, setup: Setup) -> Result:
     if learns:
         attack.bind(models)
 
-    clean_set = validation_set(job, problem, section.seed, section.validation_count)
+    clean_set = validation_set(job, problem, section)
     hard_set = adversarial_set(job, problem, start.policies[:1], setup, clean_set)
     job.provenance["engine"] = setup.engine.name
 

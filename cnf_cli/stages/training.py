@@ -129,15 +129,17 @@ class Validation:
     instances: Instances
     reference: Tensor | None = None
     """Cost of each instance by a reference solver, where known."""
+    augment: int = 1
+    """Copies of each instance, the best of which counts."""
 
     def measure(
         self, models: Sequence[Any], problem: BaseProblem, engine: Engine, device: torch.device
     ) -> dict[str, Any]:
-        """Mean greedy cost of each model and of the best of them, without augmentation; gaps where known."""
+        """Mean greedy cost of each model and of the best of them; gaps where known."""
         was = [model.training for model in models]
         for model in models:
             model.eval()
-        cost = solve(models, problem, self.instances.to(device), engine, augment=1).cost
+        cost = solve(models, problem, self.instances.to(device), engine, augment=self.augment).cost
         for model, training in zip(models, was, strict=True):
             model.train(training)
         found: dict[str, Any] = {"cost": float(cost.amin(0).mean())}

@@ -10,6 +10,7 @@ import torch
 from cnf_cli import plugins
 from cnf_cli.formats import dataset
 from cnf_cli.problems.base import BaseProblem
+from cnf_cli.recipe.sections import PretrainSection, TrainSection
 from cnf_cli.stages.attack import attack_all, for_sets
 from cnf_cli.stages.job import Artifact, Job, derived_seed
 from cnf_cli.stages.reference import reference_costs
@@ -17,22 +18,23 @@ from cnf_cli.stages.setup import Setup
 from cnf_cli.stages.training import Validation
 
 
-def validation_set(job: Job, problem: BaseProblem, seed: int, count: int) -> Validation | None:
-    """The artifact the user named, or `count` fresh instances; with references where they are known or quick to get."""
+def validation_set(job: Job, problem: BaseProblem, section: PretrainSection | TrainSection) -> Validation | None:
+    """The artifact the user named, or fresh instances; with references where they are known or quick to get."""
+    count, augment = section.validation_count, section.validation_augment
     if "validation" in job.inputs:
-        return from_artifact(job.inputs["validation"], problem, count)
+        return from_artifact(job.inputs["validation"], problem, count, augment)
     if not count:
         return None
-    clean = problem.sample(count, rng=torch.Generator().manual_seed(derived_seed(seed, "validation")))
-    return Validation(clean, reference_costs(problem, clean, job))
+    clean = problem.sample(count, rng=torch.Generator().manual_seed(derived_seed(section.seed, "validation")))
+    return Validation(clean, reference_costs(problem, clean, job), augment)
 
 
-def from_artifact(artifact: Artifact, problem: BaseProblem, count: int) -> Validation:
+def from_artifact(artifact: Artifact, problem: BaseProblem, count: int, augment: int) -> Validation:
     """The first instances of a stored data set, with their stored reference costs."""
     block = dataset.load(artifact.path("data.h5")).blocks[0]
     rows = slice(0, count or len(block))
     reference = None if block.cost is None else torch.from_numpy(block.cost[rows])
-    return Validation(problem.from_block(block)[rows], reference)
+    return Validation(problem.from_block(block)[rows], reference, augment)
 
 
 def adversarial_set(
@@ -44,4 +46,4 @@ def adversarial_set(
     section = for_sets(job.section("attack"))
     attack = plugins.create("attacks", section, problem, setup.engine)
     hard, _ = attack_all(job, attack, [models], clean.instances, section.seed)
-    return Validation(hard, reference_costs(problem, hard, job))
+    return Validation(hard, reference_costs(problem, hard, job), clean.augment)

@@ -69,6 +69,11 @@ class Training(Section):
     curve: tuple[dict[str, Any], ...] = ()
     """What the run wrote down about itself now and then: instances, seconds, validation."""
 
+    @property
+    def copies(self) -> int:
+        """Of each instance on which it was watched."""
+        return int(self.sections.get(self.stage.replace("train_cnf", "train"), {}).get("validation_augment", 1))
+
     def progress(self) -> list[tuple[int, float, float]]:
         """(instances, core-minutes, gap in percent) of each validation; of an ensemble's, on clean instances."""
         rate = 3600 * self.core_hours / max(self.seconds, 1e-9)  # where only the clock was recorded
@@ -146,13 +151,13 @@ class Card(Section):
 
     def progress(self) -> list[tuple[int, float, float]]:
         """(instances, core-minutes, gap in percent) of each validation, from the first of the runs for this problem."""
-        last = self.training[0]
 
-        def alike(run: Training) -> bool:
-            return (run.stage, run.sections["problem"]) == (last.stage, last.sections["problem"])
+        def watched(run: Training) -> tuple[Any, ...]:
+            return run.stage, run.copies, run.sections["problem"]
 
+        alike = takewhile(lambda run: watched(run) == watched(self.training[0]), self.training)
         found, seen, spent = [], 0, 0.0
-        for run in reversed(list(takewhile(alike, self.training))):
+        for run in reversed(list(alike)):
             found += [(seen + instances, spent + minutes, gap) for instances, minutes, gap in run.progress()]
             seen, spent = seen + run.instances, spent + 60 * run.core_hours
         return found

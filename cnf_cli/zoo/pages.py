@@ -79,7 +79,7 @@ def _progress(one: Card) -> Iterator[str]:
     few = min(_ROWS, len(points))
     shown = [points[len(points) * (k + 1) // few - 1] for k in range(few)]
     yield ""
-    yield "While it was trained, greedy x1 on validation instances:"
+    yield f"While it was trained, greedy x{one.training[0].copies} on validation instances:"
     yield ""
     yield "| " + " | ".join(["instances", *(f"{n:,}" for n, _, _ in shown)]) + " |"
     yield "|" + "---|" * (few + 1)

@@ -166,6 +166,27 @@ def test_labels_need_their_solver(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert labeller("descent", "atsp") == "descent"
 
 
+def test_added_keys_of_every_base_are_left_out() -> None:
+    """A section that inherits from two keeps neither's added keys in its identity, unless they were given."""
+    plain = finish("c", {}, {}).train
+    assert {"loss", "validation_augment"} <= set(type(plain).model_fields)
+    assert not {"loss", "validation_augment"} & set(plain.identity())
+    given = finish("c", {"train": {"validation_augment": 8}}, {}).train
+    assert given.identity() == {**plain.identity(), "validation_augment": 8}
+
+
+def test_validation_with_copies_takes_the_best_of_them(tmp_path: Path) -> None:
+    """The run itself is the same; what is measured is the best over the copies, as in an evaluation."""
+    one, eight = (
+        trained(tmp_path, recipe("cvrp", validation_count=20, validation_augment=copies)) for copies in (1, 8)
+    )
+    weights = [Store(tmp_path).open(made.key, "model.safetensors").read_bytes() for made in (one, eight)]
+    assert weights[0] == weights[1]
+    for few, many in zip(metrics(tmp_path, one.key), metrics(tmp_path, eight.key), strict=True):
+        assert few.pop("validation_cost") > many.pop("validation_cost")
+        assert few == many
+
+
 def test_cpu_time_is_written_down(tmp_path: Path) -> None:
     """Every line of a run's curve has the CPU seconds spent so far."""
     curve = trained(tmp_path, recipe()).provenance["curve"]

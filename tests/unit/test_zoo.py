@@ -151,7 +151,7 @@ def test_zoo_is_small_and_every_file_belongs_to_a_card() -> None:
     assert 0 < sum(files.values()) < cards.MAX_BYTES == 30_000_000
     assert {one.file for card in cards.cards() for one in card.weights.files} == set(files)
     assert set(NAMES) <= PLANNED
-    assert {p.stem for p in (ROOT / "recipes" / "zoo").glob("*.toml")} == PLANNED | {"tsp20-start", "cvrp20-start"}
+    assert {p.stem for p in (ROOT / "recipes" / "zoo").glob("*.toml")} == PLANNED | {"tsp20-start"}
 
 
 def test_wheel_holds_cards_and_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
