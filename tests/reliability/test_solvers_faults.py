@@ -133,8 +133,9 @@ def test_ctrl_c_stops_promptly_and_kills_the_workers(tmp_path: Path, bad: str) -
     script = tmp_path / "script.py"
     script.write_text(
         textwrap.dedent(f"""
-        import sys, numpy as np
+        import signal, sys, numpy as np
         from cnf_cli.solvers.base import Instance
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests were started to ignore it
         from cnf_cli.solvers.pool import solve_all
         xy = np.random.default_rng(0).random((6, 2)); xy[0, 0] = 2
         ok = xy.copy(); ok[0, 0] = 0

@@ -193,7 +193,8 @@ def test_python_runs_meanwhile() -> None:
 def test_interrupt_within_a_second() -> None:
     """Ctrl-C during a rollout that would take minutes raises KeyboardInterrupt in about a second."""
     code = (
-        "import torch, time\n"
+        "import signal, torch\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests were started to ignore it\n"
         "from tests.unit.native_kit import random_case\n"
         "from cnf_cli.engine.native import NativeEngine\n"
         "tables, world = random_case(2, 1500, d=64)\n"
