@@ -23,6 +23,7 @@ from tests.conftest import ROOT
 NAMES = place.names()
 BARS = {"tsp20": 0.03, "tsp50": 0.5, "tsp100": 2.5, "cvrp20": 0.6, "cvrp50": 3.0, "atsp20": 1.0}  # percent
 PLANNED = {"tsp20", "tsp50", "tsp100", "cvrp20", "cvrp50", "atsp20", "tsp20-cnf", "tsp50-cnf", "cvrp20-cnf"}
+FIRST_RUNS = {"tsp20-start", "cvrp20-start", "atsp20-start"}  # recipes whose results others go on from
 
 
 def cnf(*args: str, store: Path) -> Result:
@@ -151,7 +152,7 @@ def test_zoo_is_small_and_every_file_belongs_to_a_card() -> None:
     assert 0 < sum(files.values()) < cards.MAX_BYTES == 30_000_000
     assert {one.file for card in cards.cards() for one in card.weights.files} == set(files)
     assert set(NAMES) <= PLANNED
-    assert {p.stem for p in (ROOT / "recipes" / "zoo").glob("*.toml")} == PLANNED | {"tsp20-start"}
+    assert {p.stem for p in (ROOT / "recipes" / "zoo").glob("*.toml")} == PLANNED | FIRST_RUNS
 
 
 def test_wheel_holds_cards_and_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +180,7 @@ def test_progress_is_in_order_and_in_core_minutes(name: str) -> None:
     assert points == sorted(points, key=lambda point: point[0])
     if points:
         assert points[-1][0] == run.instances
-        assert points[-1][1] == pytest.approx(60 * run.core_hours, rel=0.05)
+        assert 0.9 <= points[-1][1] / (60 * run.core_hours) <= 1.001  # validation counts in the latter alone
     whole = cards.card(name).progress()
     assert whole[len(whole) - len(points) :] == [
         (pytest.approx(n + whole[-1][0] - points[-1][0]), pytest.approx(m + whole[-1][1] - points[-1][1]), gap)
