@@ -180,7 +180,8 @@ def test_progress_is_in_order_and_in_core_minutes(name: str) -> None:
     assert points == sorted(points, key=lambda point: point[0])
     if points:
         assert points[-1][0] == run.instances
-        assert 0.9 <= points[-1][1] / (60 * run.core_hours) <= 1.001  # validation counts in the latter alone
+        least = 0.95 if run.copies == 1 else 0.9  # validation counts in the card's hours alone, and copies cost more
+        assert least <= points[-1][1] / (60 * run.core_hours) <= 1.001
     whole = cards.card(name).progress()
     assert whole[len(whole) - len(points) :] == [
         (pytest.approx(n + whole[-1][0] - points[-1][0]), pytest.approx(m + whole[-1][1] - points[-1][1]), gap)
