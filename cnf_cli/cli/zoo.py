@@ -116,7 +116,9 @@ def pack(
     name: Annotated[str, typer.Option("--as", help="The entry's name: tsp20.")],
     into: Into = None,
     recipe: Annotated[str | None, typer.Option(help="What made it; default: recipes/zoo/NAME.toml.")] = None,
-    half: Annotated[bool, typer.Option("--half", help="float16 on disk.")] = False,
+    half: Annotated[
+        bool, typer.Option("--half", help="float16 on disk; refused where that changes a gap in its third digit.")
+    ] = False,
     threads: Annotated[int, typer.Option(help="Threads the training used; 0 = all cores.", min=0)] = 0,
     only_pack: Annotated[bool, typer.Option("--no-measure", help="Leave the gaps to `cnf zoo measure`.")] = False,
     bench_dir: BenchDir = None,
@@ -133,24 +135,30 @@ def pack(
     made = zoo_pack.pack(ctx.store, manifest, order)
     ctx.say(f"{made.alias}: {made.weights.bytes:,} bytes of {made.weights.dtype}")
     if not only_pack:
-        _measure(ctx, name, place, bench_dir)
+        _measure(ctx, name, place, bench_dir, manifest.key if half else None)
     ctx.emit({"name": made.alias, "folder": str(place), "bytes": made.weights.bytes}, made.alias)
 
 
-def measure(ctx: Context, name: Name, into: Into = None, bench_dir: BenchDir = None) -> None:
+def measure(
+    ctx: Context,
+    name: Name,
+    into: Into = None,
+    exact: Annotated[str | None, typer.Option(help="The artifact before rounding: no gap may differ.")] = None,
+    bench_dir: BenchDir = None,
+) -> None:
     """For maintainers: measure the gaps of an entry's card again, on fixed sets, by the commands it lists."""
     from cnf_cli.zoo.place import HERE
 
-    rows = _measure(ctx, name.removeprefix("zoo/"), into or HERE, bench_dir)
+    rows = _measure(ctx, name.removeprefix("zoo/"), into or HERE, bench_dir, exact)
     ctx.emit({"gaps": [g.model_dump(mode="json") for g in rows]})
 
 
-def _measure(ctx: Context, name: str, into: Path, bench_dir: Path | None) -> tuple[Gap, ...]:
+def _measure(ctx: Context, name: str, into: Path, bench_dir: Path | None, exact: str | None) -> tuple[Gap, ...]:
     from cnf_cli.cli.zoo_measure import measured
     from cnf_cli.stages.zoo_pack import save
     from cnf_cli.zoo.place import HERE
 
-    made = measured(ctx, name, into, bench_dir)
+    made = measured(ctx, name, into, bench_dir, exact=exact)
     save(made, into)
     if into.resolve() == HERE:
         docs(ctx)

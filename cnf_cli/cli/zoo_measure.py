@@ -67,13 +67,15 @@ def _solved(kind: str, n: int, data: str) -> tuple[tuple[str, ...], str]:
     return (f"label {data} --solver hgs --param iterations=400 --as {named}",), named
 
 
-def measured(ctx: Context, name: str, into: Path, bench_dir: Path | None, count: int = COUNT) -> Card:
-    """The card with a fresh table of gaps."""
+def measured(
+    ctx: Context, name: str, into: Path, bench_dir: Path | None, *, count: int = COUNT, exact: str | None = None
+) -> Card:
+    """The card with a fresh table of gaps; raises where one differs in its third digit from the artifact `exact`'s."""
     os.environ["CNF_ZOO"] = str(into.absolute())
     one = card(name)
     base = one if one.models == 1 else card(name.rpartition("-")[0])
     gaps: list[Gap] = []
-    notes = []
+    notes, changed = [], []
     for row in rows(one, base, count):
         for line in row.make:
             _call(ctx, line)
@@ -85,8 +87,30 @@ def measured(ctx: Context, name: str, into: Path, bench_dir: Path | None, count:
         shown = row.evaluate + (" --bench-dir FOLDER" if there else "")
         command = " && ".join(f"cnf {line}" for line in (*row.make, shown))
         names = tuple(sorted(entry["name"] for entry in told.get("instances", ())))
-        gaps += [_gap(row.set, found, names, command) for found in told["rows"] if found["model"] is None]
+        gaps += [_gap(row.set, found, names, command) for found in _whole(told)]
+        if exact:
+            before = _call(ctx, row.evaluate.replace(f"--with {one.alias}", f"--with {exact}") + there)
+            changed += list(_changes(row.set, _whole(before), _whole(told)))
+    if changed:
+        raise CheckFailed(
+            f"{one.weights.dtype} changes gaps of {one.alias} in the third digit: {'; '.join(changed)}",
+            hint="pack it without --half",
+        )
+    if exact:
+        notes.append(f"Rounding to {one.weights.dtype} changed none of these gaps in the third digit.")
     return one.model_copy(update={"gaps": tuple(gaps), "notes": tuple(notes)})
+
+
+def _whole(told: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of all models together."""
+    return [row for row in told["rows"] if row["model"] is None]
+
+
+def _changes(name: str, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> Iterator[str]:
+    for old, new in zip(before, after, strict=True):
+        shown = [f"{row['gap_percent']:.3f}" for row in (old, new)]
+        if shown[0] != shown[1]:
+            yield f"{name} x{new['augment']} {shown[0]}% -> {shown[1]}%"
 
 
 def _gap(name: str, found: dict[str, Any], names: tuple[str, ...], command: str) -> Gap:

@@ -82,15 +82,22 @@ def save(made: Card, into: Path) -> None:
 
 def made_by(recipe: Recipe, manifest: Manifest) -> None:
     """Raises unless the recipe is the one that made the artifact, key by key."""
+    other = _difference(recipe, manifest.sections)
+    if other:
+        raise RecipeError(
+            f"{recipe.source} did not make artifact {manifest.key[:12]}: {other}",
+            hint="a card must name the recipe that makes it again: change the recipe, or --recipe ANOTHER",
+        )
+
+
+def _difference(recipe: Recipe, sections: dict[str, dict[str, Any]]) -> str | None:
+    """The first key in which the recipe and an artifact's sections differ; None when there is none."""
     said = recipe.dump()
-    for table, made in manifest.sections.items():
+    for table, made in sections.items():
         for key, value in made.items():
             if said[table].get(key) != value:
-                raise RecipeError(
-                    f"{recipe.source} did not make artifact {manifest.key[:12]}: {table}.{key} is"
-                    f" {said[table].get(key)}, the artifact has {value}",
-                    hint="a card must name the recipe that makes it again: change the recipe, or --recipe ANOTHER",
-                )
+                return f"{table}.{key} is {said[table].get(key)}, the artifact has {value}"
+    return None
 
 
 def fixed_costs(files: list[Path], augment: int) -> Iterator[float]:
@@ -143,11 +150,30 @@ def _chain(store: Store, manifest: Manifest, order: Order) -> Iterator[Training]
         if found is None:
             raise ArtifactError(f"artifact {before.key[:12]}, which this one started from, is not in the store")
         if found.stage == "zoo":
-            yield from card(found.sections["zoo"]["name"]).training
+            runs = card(found.sections["zoo"]["name"]).training
+            # An entry that went on from its own first version and is packed again: its card begins with this very run.
+            before_it = [k + 1 for k, run in enumerate(runs) if run.artifact == manifest.key]
+            yield from (_by_its_recipe(run, order) for run in runs[sum(before_it) :])
             return
         named = [word for word in found.provenance.get("command", ()) if word.endswith(".toml")]
-        yield _facts(store, found, _relative(named[0]) if named else "", order.threads)
+        run = _facts(store, found, _relative(named[0]) if named else "", order.threads)
+        yield _by_its_recipe(run, order)
         before = found.inputs.get("policy") or found.inputs.get("init")
+
+
+def _by_its_recipe(run: Training, order: Order) -> Training:
+    """The run as today's recipes make it again: a run that goes on from it may have taken over its recipe's name."""
+    if not run.recipe:
+        return run
+    home = Path(order.recipe).parent
+    for path in (Path(run.recipe), *sorted(home.glob("*.toml"))):
+        if path.exists() and not _difference(load_recipe(path), run.sections):
+            name = path.as_posix()
+            return run.model_copy(update={"recipe": name, "command": run.command.replace(run.recipe, name)})
+    raise RecipeError(
+        f"no recipe in {home} made artifact {run.artifact[:12]}, which this one started from",
+        hint=f"{run.recipe} is said to have made it: write down there, or beside it, what it was then",
+    )
 
 
 def _facts(store: Store, manifest: Manifest, recipe: str, threads: int) -> Training:

@@ -106,6 +106,72 @@ def test_packed_ensemble_tells_both_runs(
     assert taken.checks["models"] == 2
 
 
+def test_first_run_is_told_by_the_recipe_that_makes_it_now(
+    made: tuple[Store, Path, Manifest, Manifest], tmp_path: Path
+) -> None:
+    """A second run may take over the first one's recipe name: the card names the file that has the first's keys now."""
+    store, _, first, _ = made
+    (tmp_path / "tiny.toml").write_text(RECIPE.replace("instances = 32", "instances = 48"))
+    second = Runner(store).run(pretrain.task(load_recipe(tmp_path / "tiny.toml"), init=first))
+    with pytest.raises(RecipeError, match=f"no recipe in .* made artifact {first.key[:12]}"):
+        zoo_pack.pack(store, second, order("tiny6", tmp_path / "zoo", tmp_path / "tiny.toml"))
+    start = tmp_path / "tiny-start.toml"
+    start.write_text(RECIPE)
+    one = zoo_pack.pack(store, second, order("tiny6", tmp_path / "zoo", tmp_path / "tiny.toml"))
+    assert [run.instances for run in one.training] == [48, 32]
+    assert one.training[1].recipe == start.as_posix()
+    assert one.training[1].command == f"cnf pretrain {start.as_posix()}"
+
+
+def test_an_entry_that_went_on_from_itself_can_be_packed_again(
+    made: tuple[Store, Path, Manifest, Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second version starts from the first one's weights in the zoo; its card tells two runs, packed again too."""
+    store, _, first, _ = made
+    start, now, place = tmp_path / "tiny-start.toml", tmp_path / "tiny.toml", tmp_path / "zoo"
+    start.write_text(RECIPE)
+    now.write_text(RECIPE.replace("instances = 32", "instances = 64"))
+    zoo_pack.pack(store, first, order("tiny6", place, start))
+    monkeypatch.setenv("CNF_ZOO", str(place))
+    second = Runner(store).run(pretrain.task(load_recipe(now), init=zoo.take(store, "tiny6")))
+    for _ in range(2):
+        one = zoo_pack.pack(store, second, order("tiny6", place, now))
+        assert [(run.instances, run.recipe) for run in one.training] == [(64, str(now)), (32, str(start))]
+
+
+@pytest.mark.parametrize(("before", "refused"), [(0.2504, False), (0.24951, False), (0.2494, True)])
+def test_rounding_may_not_change_a_gap_in_its_third_digit(
+    made: tuple[Store, Path, Manifest, Manifest],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    before: float,
+    refused: bool,
+) -> None:
+    """Every set is measured with the exact weights too; 0.250% after rounding must have been 0.250% before."""
+    from cnf_cli.cli import zoo_measure
+    from cnf_cli.cli.context import Context
+
+    store, recipe, first, _ = made
+    asked: list[str] = []
+
+    def fake(ctx: Context, line: str, *, optional: bool = False) -> dict[str, Any]:
+        asked.append(line)
+        row = {"model": None, "count": 8, "augment": 8, "cost": 1.0, "gap_ci95": [0.2, 0.3], "reference": "some"}
+        return {"rows": [{**row, "gap_percent": before if "exact" in line else 0.2501}]}
+
+    monkeypatch.setenv("CNF_ZOO", str(tmp_path))
+    monkeypatch.setattr(zoo_measure, "_call", fake)
+    zoo_pack.pack(store, first, order("tiny6", tmp_path, recipe, half=True))
+    ctx = Context(quiet=True, store_path=store.root)
+    if refused:
+        with pytest.raises(CheckFailed, match=r"uniform x8 0\.249% -> 0\.250%"):
+            zoo_measure.measured(ctx, "tiny6", tmp_path, None, exact="exact")
+    else:
+        found = zoo_measure.measured(ctx, "tiny6", tmp_path, None, exact="exact")
+        assert any("Rounding to float16 changed none" in note for note in found.notes)
+    assert sum("--with exact" in line for line in asked) == sum("--with zoo/tiny6 --aug" in line for line in asked) == 5
+
+
 def test_nearest_size_by_ratio_and_bound(
     made: tuple[Store, Path, Manifest, Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
