@@ -11,7 +11,7 @@ from cnf_cli.zoo.cards import Card
 def draw(cards: Sequence[Card]) -> bytes:
     """An SVG: the validation gap against instances and against core-minutes, one line per entry."""
     with styled():
-        figure, axes = grid(1, 2, 5.0, 3.8)
+        figure, axes = grid(1, 2, 5.4, 4.2)
         for ax, k, unit, label in zip(
             axes[0], (0, 1), (1000, 1), ("training instances (thousands)", "core-minutes"), strict=True
         ):
@@ -26,5 +26,6 @@ def draw(cards: Sequence[Card]) -> bytes:
             ax.set(xlabel=label, ylabel="validation gap (%), greedy")
             logarithmic(ax.xaxis)
             logarithmic(ax.yaxis)
-        axes[0][0].legend()
+        lines, names = axes[0][0].get_legend_handles_labels()
+        figure.legend(lines, names, loc="outside lower center", ncols=5)
         return encode(figure, "svg")

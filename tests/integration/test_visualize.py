@@ -69,6 +69,7 @@ def test_demo_writes_a_report(demo: tuple[Path, dict[str, Any]]) -> None:
     check_report(*demo)
 
 
+@pytest.mark.slow
 def test_demo_with_vehicles(tmp_path: Path) -> None:
     """Depots, demands and routes go through all of it too."""
     check_report(*run_demo(tmp_path, "cvrp"))
