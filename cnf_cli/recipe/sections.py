@@ -114,7 +114,7 @@ class BudgetSection(Section):
 class TrainSection(Section):
     """How an ensemble is hardened."""
 
-    added: ClassVar[tuple[str, ...]] = ("validation_augment",)
+    added: ClassVar[tuple[str, ...]] = ("validation_augment", "keep")
     defence: str = Field("cnf", description="defence plugin: `cnf list defences`")
     models: int = Field(3, ge=1, le=64, description="M, copies of the pretrained policy trained together")
     instances: Count = Field(5_000_000, description="clean instances in total")
@@ -127,6 +127,9 @@ class TrainSection(Section):
     epoch_instances: Count = Field(100_000, description="clean instances between two validations")
     validation_count: int = Field(200, ge=0, description="instances of each validation set; 0 = none")
     validation_augment: int = Field(1, ge=1, le=128, description="copies of each of them, as evaluate.augment")
+    keep: Literal["last", "best"] = Field(
+        "last", description="the models as they are at the end, or as they were when validation found them best"
+    )
     seed: Seed = 1234
 
 

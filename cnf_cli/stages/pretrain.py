@@ -85,7 +85,7 @@ def _train(job: Job, setup: Setup) -> Result:
         optimizer.step()
         return {"loss": float(loss.detach()), "cost": float(seen.best.mean()), "lr": rate}
 
-    def validate() -> tuple[dict[str, Any], dict[str, Any]]:
+    def validate(_: Progress) -> tuple[dict[str, Any], dict[str, Any]]:
         found = validation.measure([policy], problem, setup.engine, setup.device) if validation else {}
         gap = {"gap_percent": found.pop("gap_percent")} if "gap_percent" in found else {}
         values = {f"validation_{name}": value for name, value in found.items()}

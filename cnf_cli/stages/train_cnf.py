@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cnf_cli.errors import RecipeError
 from cnf_cli.recipe import Recipe
 from cnf_cli.stages import pretrain
 from cnf_cli.stages.job import Job, Result, derived_seed
@@ -41,7 +42,7 @@ def _train(job: Job, setup: Setup) -> Result:
     from cnf_cli import plugins
     from cnf_cli.defences.base import Clock
     from cnf_cli.stages.models import load_models, make_problem, save_models
-    from cnf_cli.stages.training import Loop, learning_rate, make_optimizer, set_rate
+    from cnf_cli.stages.training import Best, Loop, learning_rate, make_optimizer, set_rate
     from cnf_cli.stages.validation import adversarial_set, validation_set
 
     section, problem_section, attack_section = (job.section(name) for name in ("train", "problem", "attack"))
@@ -76,12 +77,18 @@ def _train(job: Job, setup: Setup) -> Result:
         numbers = defence.step(models, optimizers, clean, clock=clock, rng=own, reduce=reduce)
         return {**numbers, "lr": rate}
 
-    def validate() -> tuple[dict[str, Any], dict[str, Any]]:
+    if section.keep == "best" and not section.validation_count:
+        raise RecipeError('train.keep = "best" needs train.validation_count', hint="give some, or keep the last models")
+    best = Best(job.work / "best.safetensors", models) if section.keep == "best" else None
+
+    def validate(at: Progress) -> tuple[dict[str, Any], dict[str, Any]]:
         measured = {
             name: instances.measure(models, problem, setup.engine, setup.device)
             for name, instances in (("clean", clean_set), ("adversarial", hard_set))
             if instances
         }
+        if best and measured:
+            best.offer(sum(found["cost"] for found in measured.values()), at.instances)
         return _told(measured)
 
     modules = {f"model-{j}": model for j, model in enumerate(models)} | defence.modules()
@@ -89,6 +96,7 @@ def _train(job: Job, setup: Setup) -> Result:
     named = {f"model-{j}": optimizer for j, optimizer in enumerate(optimizers)} | defence.optimizers()
     title = f"{section.defence}({section.models}) on {problem_section.kind}{problem_section.n}"
     at = Loop(job, setup, section, modules, named, ("pool_clean", "pool_local", "lr")).run(title, update, validate)
+    kept = best.restore() if best else None
 
     files = save_models(job.work, models, problem_section, start.policy_section)
     files |= _save_beside(job, defence.modules())
@@ -97,6 +105,7 @@ def _train(job: Job, setup: Setup) -> Result:
         "models": len(models),
         "instances": at.instances,
         "defence": section.defence,
+        **({"kept_at": kept} if kept else {}),
     }
     return Result({**files, "metrics.jsonl": job.work / "metrics.jsonl"}, checks)
 

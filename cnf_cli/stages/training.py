@@ -153,6 +153,32 @@ class Validation:
         return found
 
 
+class Best:
+    """The models as they were when a validation found them best, in a file beside the saved state.
+
+    A run that goes on from before its last validation finds the same numbers again, so the file stays as it is.
+    """
+
+    def __init__(self, path: Path, models: Sequence[nn.Module]) -> None:
+        self.path, self.models = path, models
+
+    def offer(self, cost: float, instances: int) -> None:
+        """They are in the file if they cost less than those in it."""
+        if ranks.rank() == 0 and not (self.path.exists() and checkpoint.load(self.path)[1]["cost"] <= cost):
+            tensors = {f"{j}/{k}": v for j, model in enumerate(self.models) for k, v in model.state_dict().items()}
+            checkpoint.save(self.path, tensors, {"kind": "best", "cost": cost, "instances": instances})
+
+    def restore(self) -> int | None:
+        """The models are those in the file; after how many instances they were, None without any validation."""
+        if not self.path.exists():
+            return None
+        tensors, meta = checkpoint.load(self.path)
+        for j, model in enumerate(self.models):
+            prefix = f"{j}/"
+            model.load_state_dict({k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)})
+        return int(meta["instances"])
+
+
 class Diary:
     """What a run writes down: metrics.jsonl (the same bytes on every run), times beside it, TensorBoard on request."""
 
@@ -222,7 +248,7 @@ class Loop:
         self,
         what: str,
         update: Callable[[Progress, int], dict[str, float]],
-        validate: Callable[[], tuple[dict[str, Any], dict[str, Any]]],
+        validate: Callable[[Progress], tuple[dict[str, Any], dict[str, Any]]],
     ) -> Progress:
         """Calls update(progress, batch size) until all instances are seen; its numbers are averaged between two lines.
 
@@ -244,7 +270,7 @@ class Loop:
                 began = now
                 bar.advance(size, **{name: numbers[name] for name in self.shown if name in numbers})
                 if at.instances >= total or at.instances // every > epoch:
-                    values, beside = validate()
+                    values, beside = validate(at)
                     diary.write(at, {**at.means(self.setup), "lr": numbers["lr"], **values}, beside)
                     bar.advance(0, **{k: v for k, v in {**values, **beside}.items() if isinstance(v, float)})
                     began = _clocks()  # validation is not training time

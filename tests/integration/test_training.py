@@ -72,7 +72,7 @@ def interrupted(args: list[str], store: Path, seed: int, times: int) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("args", [PRETRAIN, HARDEN], ids=["pretrain", "train-cnf"])
+@pytest.mark.parametrize("args", [PRETRAIN, [*HARDEN, "--set", "train.keep=best"]], ids=["pretrain", "train-cnf"])
 def test_resume_is_exact(args: list[str], tmp_path: Path) -> None:
     """A run cut off at random moments ends in the same bytes as one that ran straight through."""
     straight = cnf(*args, store=tmp_path / "a")
@@ -90,6 +90,23 @@ def test_same_key_same_bytes_in_fresh_processes(tmp_path: Path) -> None:
     found = [{m.key: m.digest for m in store.manifests()} for store in stores]
     assert found[0] == found[1]
     assert len(found[0]) == 2
+
+
+def test_the_best_models_are_kept(tmp_path: Path) -> None:
+    """At a rate that makes them worse, what is kept is what the validation with the lowest cost saw."""
+    args = [*HARDEN, "--set", "train.lr=0.05", "--set", "train.decay_last=0"]
+    best = cnf_json(*args, "--set", "train.instances=640", "--set", "train.keep=best", store=tmp_path)
+    costs = {row["instances"]: row["clean_cost"] + row["adversarial_cost"] for row in metrics(tmp_path, best["id"])}
+    at = min(costs, key=lambda instances: costs[instances])
+    assert best["checks"]["kept_at"] == at < 640, "the test needs a run that gets worse"
+    short = cnf_json(*args, "--set", f"train.instances={at}", store=tmp_path)
+    assert "kept_at" not in short["checks"]
+    for j in range(3):  # the rate never falls: a shorter run is the beginning of the longer one
+        kept, last = (digests(tmp_path, made["id"])[f"model-{j}.safetensors"] for made in (best, short))
+        assert kept == last
+    refused = cnf(*args, "--set", "train.keep=best", "--set", "train.validation_count=0", store=tmp_path)
+    assert refused.returncode == 2
+    assert "needs train.validation_count" in refused.stderr
 
 
 def test_training_learns(tmp_path: Path) -> None:
