@@ -32,6 +32,9 @@ def run(job: Job) -> Result:
     """Writes model-0.safetensors ... , router.safetensors where there is one, and metrics.jsonl."""
     from cnf_cli.stages.setup import set_up
 
+    section = job.section("train")
+    if section.keep == "best" and not section.validation_count:
+        raise RecipeError('train.keep = "best" needs train.validation_count', hint="give some, or keep the last models")
     with set_up(job.runtime) as setup:
         return _train(job, setup)
 
@@ -77,8 +80,6 @@ def _train(job: Job, setup: Setup) -> Result:
         numbers = defence.step(models, optimizers, clean, clock=clock, rng=own, reduce=reduce)
         return {**numbers, "lr": rate}
 
-    if section.keep == "best" and not section.validation_count:
-        raise RecipeError('train.keep = "best" needs train.validation_count', hint="give some, or keep the last models")
     best = Best(job.work / "best.safetensors", models) if section.keep == "best" else None
 
     def validate(at: Progress) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -87,7 +88,7 @@ def _train(job: Job, setup: Setup) -> Result:
             for name, instances in (("clean", clean_set), ("adversarial", hard_set))
             if instances
         }
-        if best and measured:
+        if best:
             best.offer(sum(found["cost"] for found in measured.values()), at.instances)
         return _told(measured)
 

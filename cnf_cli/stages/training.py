@@ -101,14 +101,19 @@ def save_state(path: Path, at: Progress, modules: Mapping[str, nn.Module], optim
     checkpoint.save(path, tensors, {"kind": "state", "progress": asdict(at)})
 
 
+def _fill(modules: Mapping[str, nn.Module], tensors: Mapping[str, Tensor]) -> None:
+    """Each module has the tensors whose names begin with its own."""
+    for name, module in modules.items():
+        prefix = f"{name}/"
+        module.load_state_dict({k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)})
+
+
 def load_state(path: Path, modules: Mapping[str, nn.Module], optimizers: Mapping[str, Optimizer]) -> Progress:
     """Modules and optimizers are as they were saved; without a file nothing changes."""
     if not path.exists():
         return Progress()
     tensors, meta = checkpoint.load(path)
-    for name, module in modules.items():
-        prefix = f"{name}/"
-        module.load_state_dict({k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)})
+    _fill(modules, tensors)
     for name, optimizer in optimizers.items():
         state: dict[int, dict[str, Tensor]] = {}
         prefix = f"{name}.optimizer/"
@@ -173,9 +178,7 @@ class Best:
         if not self.path.exists():
             return None
         tensors, meta = checkpoint.load(self.path)
-        for j, model in enumerate(self.models):
-            prefix = f"{j}/"
-            model.load_state_dict({k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)})
+        _fill({str(j): model for j, model in enumerate(self.models)}, tensors)
         return int(meta["instances"])
 
 
