@@ -44,8 +44,9 @@ def _train(job: Job, setup: Setup) -> Result:
 
     from cnf_cli import plugins
     from cnf_cli.defences.base import Clock
+    from cnf_cli.stages.keep import Average, Best
     from cnf_cli.stages.models import load_models, make_problem, save_models
-    from cnf_cli.stages.training import Best, Loop, learning_rate, make_optimizer, set_rate
+    from cnf_cli.stages.training import Loop, learning_rate, make_optimizer, set_rate
     from cnf_cli.stages.validation import adversarial_set, validation_set
 
     section, problem_section, attack_section = (job.section(name) for name in ("train", "problem", "attack"))
@@ -80,11 +81,13 @@ def _train(job: Job, setup: Setup) -> Result:
         numbers = defence.step(models, optimizers, clean, clock=clock, rng=own, reduce=reduce)
         return {**numbers, "lr": rate}
 
-    best = Best(job.work / "best.safetensors", models) if section.keep == "best" else None
+    average = Average(models, section.average_steps) if section.average_steps else None
+    shown = average.means if average else models
+    best = Best(job.work / "best.safetensors", shown) if section.keep == "best" else None
 
     def validate(at: Progress) -> tuple[dict[str, Any], dict[str, Any]]:
         measured = {
-            name: instances.measure(models, problem, setup.engine, setup.device)
+            name: instances.measure(shown, problem, setup.engine, setup.device)
             for name, instances in (("clean", clean_set), ("adversarial", hard_set))
             if instances
         }
@@ -96,10 +99,11 @@ def _train(job: Job, setup: Setup) -> Result:
     modules |= attack.modules() if learns else {}
     named = {f"model-{j}": optimizer for j, optimizer in enumerate(optimizers)} | defence.optimizers()
     title = f"{section.defence}({section.models}) on {problem_section.kind}{problem_section.n}"
-    at = Loop(job, setup, section, modules, named, ("pool_clean", "pool_local", "lr")).run(title, update, validate)
+    loop = Loop(job, setup, section, modules, named, ("pool_clean", "pool_local", "lr"), average)
+    at = loop.run(title, update, validate)
     kept = best.restore() if best else None
 
-    files = save_models(job.work, models, problem_section, start.policy_section)
+    files = save_models(job.work, shown, problem_section, start.policy_section)
     files |= _save_beside(job, defence.modules())
     checks = {
         "problem": problem_section.kind,

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,9 @@ from cnf_cli.stages import ranks
 from cnf_cli.stages.files import Metrics
 from cnf_cli.stages.job import Job
 from cnf_cli.stages.setup import Setup
+
+if TYPE_CHECKING:
+    from cnf_cli.stages.keep import Average
 
 SAVE_EVERY_SECONDS = 60.0
 
@@ -101,7 +104,7 @@ def save_state(path: Path, at: Progress, modules: Mapping[str, nn.Module], optim
     checkpoint.save(path, tensors, {"kind": "state", "progress": asdict(at)})
 
 
-def _fill(modules: Mapping[str, nn.Module], tensors: Mapping[str, Tensor]) -> None:
+def fill(modules: Mapping[str, nn.Module], tensors: Mapping[str, Tensor]) -> None:
     """Each module has the tensors whose names begin with its own."""
     for name, module in modules.items():
         prefix = f"{name}/"
@@ -113,7 +116,7 @@ def load_state(path: Path, modules: Mapping[str, nn.Module], optimizers: Mapping
     if not path.exists():
         return Progress()
     tensors, meta = checkpoint.load(path)
-    _fill(modules, tensors)
+    fill(modules, tensors)
     for name, optimizer in optimizers.items():
         state: dict[int, dict[str, Tensor]] = {}
         prefix = f"{name}.optimizer/"
@@ -156,30 +159,6 @@ class Validation:
             if len(models) > 1:
                 found["gap_percent_per_model"] = [float(row.mean()) for row in gap]
         return found
-
-
-class Best:
-    """The models as they were when a validation found them best, in a file beside the saved state.
-
-    A run that goes on from before its last validation finds the same numbers again, so the file stays as it is.
-    """
-
-    def __init__(self, path: Path, models: Sequence[nn.Module]) -> None:
-        self.path, self.models = path, models
-
-    def offer(self, cost: float, instances: int) -> None:
-        """They are in the file if they cost less than those in it."""
-        if ranks.rank() == 0 and not (self.path.exists() and checkpoint.load(self.path)[1]["cost"] <= cost):
-            tensors = {f"{j}/{k}": v for j, model in enumerate(self.models) for k, v in model.state_dict().items()}
-            checkpoint.save(self.path, tensors, {"kind": "best", "cost": cost, "instances": instances})
-
-    def restore(self) -> int | None:
-        """The models are those in the file; after how many instances they were, None without any validation."""
-        if not self.path.exists():
-            return None
-        tensors, meta = checkpoint.load(self.path)
-        _fill({str(j): model for j, model in enumerate(self.models)}, tensors)
-        return int(meta["instances"])
 
 
 class Diary:
@@ -245,6 +224,8 @@ class Loop:
     optimizers: Mapping[str, Optimizer]
     shown: tuple[str, ...] = ()
     """Which of an update's numbers stand beside the progress bar."""
+    average: Average | None = None
+    """Follows the models, and is saved with them."""
     _last_save: float = 0.0
 
     def run(
@@ -258,13 +239,15 @@ class Loop:
         `validate` gives what follows from the key alone, and what may depend on this machine.
         """
         total, every = self.section.instances, self.section.epoch_instances
-        at = load_state(self._saved, self.modules, self.optimizers)
+        at = load_state(self._saved, self._all_modules, self.optimizers)
         diary = Diary(self.job, at)
         with self.job.bars.bar(what, total, "instances", at.instances) as bar:
             began = _clocks()
             while at.instances < total:
                 size = min(self.section.batch_size, total - at.instances)
                 numbers = update(at, size)
+                if self.average:
+                    self.average.follow(at.step)
                 at.add({name: value for name, value in numbers.items() if name != "lr"})
                 epoch = at.instances // every
                 at.step, at.instances = at.step + 1, at.instances + size
@@ -282,6 +265,10 @@ class Loop:
         return at
 
     @property
+    def _all_modules(self) -> dict[str, nn.Module]:
+        return {**self.modules, **(self.average.modules() if self.average else {})}
+
+    @property
     def _saved(self) -> Path:
         return self.job.work / "state.safetensors"
 
@@ -290,7 +277,7 @@ class Loop:
         stop = self.setup.agree(self.job.stopping())
         due = time.monotonic() - self._last_save > SAVE_EVERY_SECONDS or at.instances >= self.section.instances
         if (due or stop) and self.setup.rank == 0:
-            save_state(self._saved, at, self.modules, self.optimizers)
+            save_state(self._saved, at, self._all_modules, self.optimizers)
             self._last_save = time.monotonic()
         if stop:
             self.job.pause_point()
