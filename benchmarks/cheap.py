@@ -22,7 +22,7 @@ from typing import Any
 Keys = dict[str, Any]
 BATCH = 64
 EPOCHS = 20
-FREE = ("schedule", "decay_factor", "warmup", "lr", "average_steps")
+FREE = ("schedule", "decay_factor", "warmup", "lr")
 """Keys that do not change what an instance costs."""
 
 
@@ -43,12 +43,6 @@ def variants(n: int, instances: int) -> dict[str, Keys]:
         "preference": {"loss": "preference"},
         "preference, rate 6e-4": {"loss": "preference", "lr": 6e-4},
         "preference, rate 1.2e-3": {"loss": "preference", "lr": 1.2e-3},
-        "average": {"average_steps": max(1, instances // BATCH // 10)},
-        "preference, rate 6e-4, average": {
-            "loss": "preference",
-            "lr": 6e-4,
-            "average_steps": max(1, instances // BATCH // 10),
-        },
         "preference, cosine": {"loss": "preference", "schedule": "cosine", "decay_factor": 0.01},
     }
 

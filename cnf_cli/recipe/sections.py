@@ -65,7 +65,6 @@ class PretrainSection(LossSection):
 
     added: ClassVar[tuple[str, ...]] = (
         "schedule", "warmup", "early_starts", "early_share", "warm_start", "label_solver", "validation_augment",
-        "average_steps",
     )  # fmt: skip
     instances: Count = Field(1_000_000, description="training instances in total")
     batch_size: Count = Field(64, description="instances per optimizer step")
@@ -86,9 +85,6 @@ class PretrainSection(LossSection):
     early_share: Share = Field(0.5, description="share of the run, at its beginning, that has early_starts")
     warm_start: int = Field(0, ge=0, le=10**12, description="first instances that are trained on solver tours")
     label_solver: str = Field("auto", description="who solves those; auto = elkai for tsp, hgs for cvrp")
-    average_steps: int = Field(
-        0, ge=0, le=10**9, description="last steps whose mean weights are validated and kept; 0 = the last ones alone"
-    )
     seed: Seed = 1234
 
 
@@ -118,7 +114,7 @@ class BudgetSection(Section):
 class TrainSection(Section):
     """How an ensemble is hardened."""
 
-    added: ClassVar[tuple[str, ...]] = ("validation_augment", "keep", "average_steps")
+    added: ClassVar[tuple[str, ...]] = ("validation_augment", "keep")
     defence: str = Field("cnf", description="defence plugin: `cnf list defences`")
     models: int = Field(3, ge=1, le=64, description="M, copies of the pretrained policy trained together")
     instances: Count = Field(5_000_000, description="clean instances in total")
@@ -133,9 +129,6 @@ class TrainSection(Section):
     validation_augment: int = Field(1, ge=1, le=128, description="copies of each of them, as evaluate.augment")
     keep: Literal["last", "best"] = Field(
         "last", description="the models as they are at the end, or as they were when validation found them best"
-    )
-    average_steps: int = Field(
-        0, ge=0, le=10**9, description="last steps whose mean weights are validated and kept; 0 = the last ones alone"
     )
     seed: Seed = 1234
 

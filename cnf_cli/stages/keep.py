@@ -1,43 +1,15 @@
-"""Which weights a training keeps: those of its last step, running means of them, or what validation liked most."""
+"""What a training may end with instead of its last weights."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from pathlib import Path
 
-import torch
 from torch import nn
 
 from cnf_cli.formats import checkpoint
 from cnf_cli.stages import ranks
 from cnf_cli.stages.training import fill
-
-
-class Average:
-    """Running means of models' weights: where the training is, without most of the noise of its last steps."""
-
-    def __init__(self, models: Sequence[nn.Module], steps: int) -> None:
-        self.models, self.steps = models, steps
-        self.means = [deepcopy(model).requires_grad_(False) for model in models]
-
-    def follow(self, step: int) -> None:
-        """One more step counts: the mean is over all of them until there were `steps`, then it forgets the oldest.
-
-        `step` is the number of steps before this one. What is no fraction, a counter of a norm, is copied.
-        """
-        weight = 1 / min(step + 1, self.steps)
-        for mean, model in zip(self.means, self.models, strict=True):
-            pairs = list(zip(mean.state_dict().values(), model.state_dict().values(), strict=True))
-            floats = [pair for pair in pairs if pair[0].is_floating_point()]
-            torch._foreach_lerp_([m for m, _ in floats], [w for _, w in floats], weight)
-            for m, w in pairs:
-                if not m.is_floating_point():
-                    m.copy_(w)
-
-    def modules(self) -> dict[str, nn.Module]:
-        """What is saved with the training's state."""
-        return {f"average-{j}": mean for j, mean in enumerate(self.means)}
 
 
 class Best:

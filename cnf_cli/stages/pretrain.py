@@ -44,7 +44,6 @@ def _train(job: Job, setup: Setup) -> Result:
     import torch
 
     from cnf_cli.policies.losses import likelihood_loss, rollout_loss
-    from cnf_cli.stages.keep import Average
     from cnf_cli.stages.labels import Labels
     from cnf_cli.stages.models import make_policy, make_problem, save_models
     from cnf_cli.stages.setup import network
@@ -61,8 +60,6 @@ def _train(job: Job, setup: Setup) -> Result:
     policy.to(setup.device).train()
     learner = network(policy, job.runtime, setup)
     optimizer = make_optimizer(section, policy)
-    average = Average([policy], section.average_steps) if section.average_steps else None
-    kept = average.means if average else [policy]
     draw = partial(drawn, section, problem, setup)
     labels = Labels(job, problem, lambda step: draw(step).inst) if section.warm_start else None
     validation = validation_set(job, problem, section)
@@ -89,15 +86,15 @@ def _train(job: Job, setup: Setup) -> Result:
         return {"loss": float(loss.detach()), "cost": float(seen.best.mean()), "lr": rate}
 
     def validate(_: Progress) -> tuple[dict[str, Any], dict[str, Any]]:
-        found = validation.measure(kept, problem, setup.engine, setup.device) if validation else {}
+        found = validation.measure([policy], problem, setup.engine, setup.device) if validation else {}
         gap = {"gap_percent": found.pop("gap_percent")} if "gap_percent" in found else {}
         values = {f"validation_{name}": value for name, value in found.items()}
         # Stored references follow from the key; those asked of a solver on the way depend on what is installed.
         return ({**values, **gap}, {}) if "validation" in job.inputs else (values, gap)
 
-    loop = Loop(job, setup, section, {"model": policy}, {"model": optimizer}, ("cost", "lr"), average)
+    loop = Loop(job, setup, section, {"model": policy}, {"model": optimizer}, ("cost", "lr"))
     at = loop.run(f"pretraining {problem_section.kind}{problem_section.n}", update, validate)
-    files = save_models(job.work, kept, problem_section, policy_section)
+    files = save_models(job.work, [policy], problem_section, policy_section)
     checks = {"problem": problem_section.kind, "models": 1, "instances": at.instances}
     return Result({**files, "metrics.jsonl": job.work / "metrics.jsonl"}, checks)
 

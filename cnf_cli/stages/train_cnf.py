@@ -12,6 +12,8 @@ from cnf_cli.stages.job import Job, Result, derived_seed
 from cnf_cli.stages.runner import Task
 
 if TYPE_CHECKING:
+    import torch
+
     from cnf_cli.stages.setup import Setup
     from cnf_cli.stages.training import Progress
     from cnf_cli.store import Manifest
@@ -40,54 +42,22 @@ def run(job: Job) -> Result:
 
 
 def _train(job: Job, setup: Setup) -> Result:
-    import torch
-
-    from cnf_cli import plugins
-    from cnf_cli.defences.base import Clock
-    from cnf_cli.stages.keep import Average, Best
-    from cnf_cli.stages.models import load_models, make_problem, save_models
-    from cnf_cli.stages.training import Loop, learning_rate, make_optimizer, set_rate
+    from cnf_cli.stages.keep import Best
+    from cnf_cli.stages.models import load_models, save_models
+    from cnf_cli.stages.training import Loop
     from cnf_cli.stages.validation import adversarial_set, validation_set
 
-    section, problem_section, attack_section = (job.section(name) for name in ("train", "problem", "attack"))
     start = load_models(job.inputs["policy"], setup.device)
-    problem = make_problem(problem_section)
-    models = _copies(job, setup, section.models)
-    attack = plugins.create("attacks", attack_section, problem, setup.engine)
-    defence = plugins.create("defences", _share(section, setup), problem=problem, engine=setup.engine, attack=attack)
-    defence.setup(models, setup.device, torch.Generator().manual_seed(derived_seed(section.seed, "defence")))
-    optimizers = [make_optimizer(section, model) for model in models]
-    learns = hasattr(attack, "fit")  # an attack that is trained itself
-    if learns:
-        attack.bind(models)
-
+    step = Step(job, setup)
+    section, models, problem = step.section, step.models, step.problem
     clean_set = validation_set(job, problem, section)
     hard_set = adversarial_set(job, problem, start.policies[:1], setup, clean_set)
     job.provenance["engine"] = setup.engine.name
-
-    def update(at: Progress, size: int) -> dict[str, float]:
-        rate = learning_rate(section.lr, section.decay_last, section.decay_factor, at.instances, section.instances)
-        for optimizer in optimizers:
-            set_rate(optimizer, rate)
-        rng = torch.Generator().manual_seed(derived_seed(section.seed, "train", at.step))
-        clean = problem.sample(size, rng=rng)[setup.mine(size)].to(setup.device)
-        clock = Clock(at.step, at.instances // section.epoch_instances, at.instances / section.instances)
-        if learns and refit_due(section, at, attack_section.refit_epochs):
-            fit_rng = torch.Generator().manual_seed(derived_seed(section.seed, "fit attack", at.step))
-            training = problem.sample(attack_section.fit_instances, rng=fit_rng).to(setup.device)
-            attack.fit(models, training, rng=fit_rng)
-        own = torch.Generator().manual_seed(derived_seed(section.seed, "step", at.step, setup.rank))
-        reduce = setup.average if setup.world > 1 else None
-        numbers = defence.step(models, optimizers, clean, clock=clock, rng=own, reduce=reduce)
-        return {**numbers, "lr": rate}
-
-    average = Average(models, section.average_steps) if section.average_steps else None
-    shown = average.means if average else models
-    best = Best(job.work / "best.safetensors", shown) if section.keep == "best" else None
+    best = Best(job.work / "best.safetensors", models) if section.keep == "best" else None
 
     def validate(at: Progress) -> tuple[dict[str, Any], dict[str, Any]]:
         measured = {
-            name: instances.measure(shown, problem, setup.engine, setup.device)
+            name: instances.measure(models, problem, setup.engine, setup.device)
             for name, instances in (("clean", clean_set), ("adversarial", hard_set))
             if instances
         }
@@ -95,24 +65,80 @@ def _train(job: Job, setup: Setup) -> Result:
             best.offer(sum(found["cost"] for found in measured.values()), at.instances)
         return _told(measured)
 
-    modules = {f"model-{j}": model for j, model in enumerate(models)} | defence.modules()
-    modules |= attack.modules() if learns else {}
-    named = {f"model-{j}": optimizer for j, optimizer in enumerate(optimizers)} | defence.optimizers()
-    title = f"{section.defence}({section.models}) on {problem_section.kind}{problem_section.n}"
-    loop = Loop(job, setup, section, modules, named, ("pool_clean", "pool_local", "lr"), average)
-    at = loop.run(title, update, validate)
-    kept = best.restore() if best else None
+    problem_section = job.section("problem")
+    loop = Loop(job, setup, section, step.modules(), step.named_optimizers(), ("pool_clean", "pool_local", "lr"))
+    at = loop.run(f"{section.defence}({len(models)}) on {problem_section.kind}{problem_section.n}", step, validate)
+    kept_at = best.restore() if best else None
 
-    files = save_models(job.work, shown, problem_section, start.policy_section)
-    files |= _save_beside(job, defence.modules())
+    files = save_models(job.work, models, problem_section, start.policy_section)
+    files |= _save_beside(job, step.defence.modules())
     checks = {
         "problem": problem_section.kind,
         "models": len(models),
         "instances": at.instances,
         "defence": section.defence,
-        **({"kept_at": kept} if kept else {}),
+        **({"kept_at": kept_at} if kept_at else {}),
     }
     return Result({**files, "metrics.jsonl": job.work / "metrics.jsonl"}, checks)
+
+
+class Step:
+    """One step of the training: fresh clean instances, and what the defence makes of them."""
+
+    def __init__(self, job: Job, setup: Setup) -> None:
+        import torch
+
+        from cnf_cli import plugins
+        from cnf_cli.stages.models import make_problem
+        from cnf_cli.stages.training import make_optimizer
+
+        self.setup, self.section, self.attack_section = setup, job.section("train"), job.section("attack")
+        self.problem = make_problem(job.section("problem"))
+        self.models = _copies(job, setup, self.section.models)
+        self.attack = plugins.create("attacks", self.attack_section, self.problem, setup.engine)
+        self.defence = plugins.create(
+            "defences", _share(self.section, setup), problem=self.problem, engine=setup.engine, attack=self.attack
+        )
+        rng = torch.Generator().manual_seed(derived_seed(self.section.seed, "defence"))
+        self.defence.setup(self.models, setup.device, rng)
+        self.optimizers = [make_optimizer(self.section, model) for model in self.models]
+        self.learns = hasattr(self.attack, "fit")  # an attack that is trained itself
+        if self.learns:
+            self.attack.bind(self.models)
+
+    def modules(self) -> dict[str, Any]:
+        """Everything that learns, by name."""
+        models = {f"model-{j}": model for j, model in enumerate(self.models)}
+        return {**models, **self.defence.modules(), **(self.attack.modules() if self.learns else {})}
+
+    def named_optimizers(self) -> dict[str, Any]:
+        """The optimizers, by the names of what they move."""
+        return {**{f"model-{j}": one for j, one in enumerate(self.optimizers)}, **self.defence.optimizers()}
+
+    def __call__(self, at: Progress, size: int) -> dict[str, float]:
+        """The ensemble learned from `size` more clean instances."""
+        from cnf_cli.defences.base import Clock
+        from cnf_cli.stages.training import learning_rate, set_rate
+
+        section, setup = self.section, self.setup
+        rate = learning_rate(section.lr, section.decay_last, section.decay_factor, at.instances, section.instances)
+        for optimizer in self.optimizers:
+            set_rate(optimizer, rate)
+        clean = self.problem.sample(size, rng=self._rng("train", at.step))[setup.mine(size)].to(setup.device)
+        if self.learns and refit_due(section, at, self.attack_section.refit_epochs):
+            rng = self._rng("fit attack", at.step)
+            training = self.problem.sample(self.attack_section.fit_instances, rng=rng).to(setup.device)
+            self.attack.fit(self.models, training, rng=rng)
+        clock = Clock(at.step, at.instances // section.epoch_instances, at.instances / section.instances)
+        own = self._rng("step", at.step, setup.rank)
+        reduce = setup.average if setup.world > 1 else None
+        numbers = self.defence.step(self.models, self.optimizers, clean, clock=clock, rng=own, reduce=reduce)
+        return {**numbers, "lr": rate}
+
+    def _rng(self, *what: str | int) -> torch.Generator:
+        import torch
+
+        return torch.Generator().manual_seed(derived_seed(self.section.seed, *what))
 
 
 def _copies(job: Job, setup: Setup, count: int) -> list[Any]:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +26,6 @@ from cnf_cli.stages import ranks
 from cnf_cli.stages.files import Metrics
 from cnf_cli.stages.job import Job
 from cnf_cli.stages.setup import Setup
-
-if TYPE_CHECKING:
-    from cnf_cli.stages.keep import Average
 
 SAVE_EVERY_SECONDS = 60.0
 
@@ -224,8 +221,6 @@ class Loop:
     optimizers: Mapping[str, Optimizer]
     shown: tuple[str, ...] = ()
     """Which of an update's numbers stand beside the progress bar."""
-    average: Average | None = None
-    """Follows the models, and is saved with them."""
     _last_save: float = 0.0
 
     def run(
@@ -239,15 +234,13 @@ class Loop:
         `validate` gives what follows from the key alone, and what may depend on this machine.
         """
         total, every = self.section.instances, self.section.epoch_instances
-        at = load_state(self._saved, self._all_modules, self.optimizers)
+        at = load_state(self._saved, self.modules, self.optimizers)
         diary = Diary(self.job, at)
         with self.job.bars.bar(what, total, "instances", at.instances) as bar:
             began = _clocks()
             while at.instances < total:
                 size = min(self.section.batch_size, total - at.instances)
                 numbers = update(at, size)
-                if self.average:
-                    self.average.follow(at.step)
                 at.add({name: value for name, value in numbers.items() if name != "lr"})
                 epoch = at.instances // every
                 at.step, at.instances = at.step + 1, at.instances + size
@@ -265,10 +258,6 @@ class Loop:
         return at
 
     @property
-    def _all_modules(self) -> dict[str, nn.Module]:
-        return {**self.modules, **(self.average.modules() if self.average else {})}
-
-    @property
     def _saved(self) -> Path:
         return self.job.work / "state.safetensors"
 
@@ -277,7 +266,7 @@ class Loop:
         stop = self.setup.agree(self.job.stopping())
         due = time.monotonic() - self._last_save > SAVE_EVERY_SECONDS or at.instances >= self.section.instances
         if (due or stop) and self.setup.rank == 0:
-            save_state(self._saved, at, self._all_modules, self.optimizers)
+            save_state(self._saved, at, self.modules, self.optimizers)
             self._last_save = time.monotonic()
         if stop:
             self.job.pause_point()

@@ -72,14 +72,7 @@ def interrupted(args: list[str], store: Path, seed: int, times: int) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
-        [*PRETRAIN, "--set", "pretrain.average_steps=20"],
-        [*HARDEN, "--set", "train.keep=best", "--set", "train.average_steps=5"],
-    ],
-    ids=["pretrain", "train-cnf"],
-)
+@pytest.mark.parametrize("args", [PRETRAIN, [*HARDEN, "--set", "train.keep=best"]], ids=["pretrain", "train-cnf"])
 def test_resume_is_exact(args: list[str], tmp_path: Path) -> None:
     """A run cut off at random moments ends in the same bytes as one that ran straight through."""
     straight = cnf(*args, store=tmp_path / "a")
@@ -114,20 +107,6 @@ def test_the_best_models_are_kept(tmp_path: Path) -> None:
     refused = cnf(*args, "--set", "train.keep=best", "--set", "train.validation_count=0", store=tmp_path)
     assert refused.returncode == 2
     assert "needs train.validation_count" in refused.stderr
-
-
-def test_mean_weights_are_kept_and_change_nothing_else(tmp_path: Path) -> None:
-    """A mean over one step is the last step; over several it is what is saved and validated, on the same path."""
-    last, one, many = (
-        cnf_json(*PRETRAIN, *more, store=tmp_path)["id"]
-        for more in ([], ["--set", "pretrain.average_steps=1"], ["--set", "pretrain.average_steps=30"])
-    )
-    assert len({last, one, many}) == 3, "another key, another artifact"
-    assert digests(tmp_path, last)["model.safetensors"] == digests(tmp_path, one)["model.safetensors"]
-    assert digests(tmp_path, last)["model.safetensors"] != digests(tmp_path, many)["model.safetensors"]
-    rows = [metrics(tmp_path, key) for key in (last, many)]
-    assert [row["cost"] for row in rows[0]] == [row["cost"] for row in rows[1]]
-    assert [row["validation_cost"] for row in rows[0]] != [row["validation_cost"] for row in rows[1]]
 
 
 def test_training_learns(tmp_path: Path) -> None:

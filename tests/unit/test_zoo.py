@@ -131,6 +131,24 @@ def test_hardened_ensemble_beats_its_policy(name: str) -> None:
     assert rows[0]["uniform"].gap_percent <= rows[1]["uniform"].gap_ci95[1]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tsp20", "tsp50", "cvrp20"])
+def test_hardened_ensemble_beats_its_policy_on_fresh_instances(name: str, tmp_path: Path) -> None:
+    """Still at most half the gap on adversarial instances whose seed stands in no card and chose no setting."""
+    problem, n = name[:-2], name[-2:]
+    made = ("--seed", "24680", "--count", "1000", "--dist", "uniform", "--as", "clean")
+    cnf("data", "generate", problem, "--n", n, *made, store=tmp_path)
+    cnf("attack", str(ROOT / f"recipes/zoo/{name}.toml"), "--with", f"zoo/{name}", "--data", "clean",
+        "--count", "1000", "--as", "hard", store=tmp_path)  # fmt: skip
+    if problem == "cvrp":
+        cnf("label", "hard", "--solver", "hgs", "--param", "iterations=400", "--as", "hard", store=tmp_path)
+    both = ("--with", f"zoo/{name}", "--with", f"zoo/{name}-cnf")
+    rows = told("evaluate", "--data", "hard", *both, "--aug", "8", store=tmp_path)["rows"]
+    gap = {row["method"]: row["gap_percent"] for row in rows if row["augment"] == 8}
+    assert [row["count"] for row in rows] == [1000] * len(rows)
+    assert 2 * gap[f"zoo/{name}-cnf"] <= gap[f"zoo/{name}"]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_card_has_no_path_of_a_machine(name: str) -> None:
     """Nothing in a card points into somebody's file system."""
