@@ -1,13 +1,15 @@
 """What makes training cheaper: the same network trained in several ways for the same CPU time.
 
     python -m benchmarks.cheap [--problem tsp] [--n 20] [--minutes 10] [--seeds 1] [--widths 64 128] [--out cheap]
+    python -m benchmarks.cheap --problem cvrp --init zoo/cvrp20 --copies 8 --variants preference "leader 40"
 
 Every variant is the baseline with a few keys of [pretrain] changed, at the first of `--widths`; at the others only the
 baseline and the last of `--variants` are run. A short run (`--calibrate` of the time) says what
 an instance costs it, and so how many fit into `--minutes` of CPU time (all threads, solvers for labels included,
-validation not); `--instances` gives all variants equally many instead. The gap is greedy x1 on one validation set,
-against the reference solver. Writes table.md, curves.png and curves.svg; runs are kept in OUT/store: a command that was
-cut off goes on where it stopped.
+validation not); `--instances` gives all variants equally many instead. With `--init` all of them go on from an entry
+of the zoo, at its width. The gap is greedy, with `--copies` of each instance, on one validation set, against the
+reference solver. Writes table.md, curves.png and curves.svg; runs are kept in OUT/store: a command that was cut off
+goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import Any
 Keys = dict[str, Any]
 BATCH = 64
 EPOCHS = 20
-FREE = ("schedule", "decay_factor", "warmup", "lr")
+FREE = ("schedule", "decay_factor", "warmup", "lr", "leader_weight")
 """Keys that do not change what an instance costs."""
 
 
@@ -40,6 +42,7 @@ def variants(n: int, instances: int) -> dict[str, Keys]:
         "sizes": {"sizes": [max(4, n // 2), n]},
         "warm start": {"warm_start": instances // 20},
         "leader": {"loss": "leader"},
+        "leader 40": {"loss": "leader", "leader_weight": 40.0},
         "preference": {"loss": "preference"},
         "preference, rate 6e-4": {"loss": "preference", "lr": 6e-4},
         "preference, rate 1.2e-3": {"loss": "preference", "lr": 1.2e-3},
@@ -78,12 +81,14 @@ class Bench:
 
     def __init__(self, args: argparse.Namespace) -> None:
         from cnf_cli.recipe.sections import RuntimeSection
+        from cnf_cli.stages import zoo
         from cnf_cli.stages.runner import Runner
         from cnf_cli.store import Store
 
         self.args = args
         self.store = Store(Path(args.out) / "store")
         self.runner = Runner(self.store, RuntimeSection(threads=args.threads))
+        self.start = zoo.take(self.store, args.init) if args.init else None
         self.reference = self._reference()
 
     def _recipe(self, seed: int, instances: int, keys: Keys, width: int, *, watched: bool) -> Any:
@@ -91,6 +96,7 @@ class Bench:
 
         base: Keys = {"batch_size": BATCH, "lr": self.args.lr, "decay_last": 0.2, "seed": seed, "instances": instances}
         base |= {"epoch_instances": max(1, instances // EPOCHS), "validation_count": self.args.validation}
+        base |= {"validation_augment": self.args.copies}
         base |= {} if watched else {"epoch_instances": instances, "validation_count": 0}
         problem = {"kind": self.args.problem, "n": self.args.n}
         return finish("cheap", {"problem": problem, "policy": {"width": width}, "pretrain": {**base, **keys}}, {})
@@ -111,7 +117,7 @@ class Bench:
 
         keys = variants(self.args.n, instances)[name]
         recipe = self._recipe(seed, instances, keys, width, watched=watched)
-        return self.runner.run(pretrain.task(recipe, validation=self.reference if watched else None))
+        return self.runner.run(pretrain.task(recipe, self.start, self.reference if watched else None))
 
     def price(self, name: str, instances: int, width: int) -> float:
         """CPU seconds per instance of a variant, from a short run with all of its phases."""
@@ -174,7 +180,7 @@ def table(curves: Sequence[Curve]) -> str:
     return "\n".join(rows) + "\n"
 
 
-def draw(curves: Sequence[Curve], title: str) -> dict[str, bytes]:
+def draw(curves: Sequence[Curve], title: str, copies: int) -> dict[str, bytes]:
     """File name -> figure: the gap against instances and against CPU minutes, the first seed of each variant."""
     from cnf_cli.plots._style import INK, colour, dash, encode, grid, logarithmic, marker, styled
 
@@ -189,7 +195,7 @@ def draw(curves: Sequence[Curve], title: str) -> dict[str, bytes]:
                     marker=marker(k), markersize=3, linewidth=2.2 if first else 1.2, label=curve.name,
                 )  # fmt: skip
             ax.set_xlabel(label)
-            ax.set_ylabel("validation gap (%), greedy x1")
+            ax.set_ylabel(f"validation gap (%), greedy x{copies}")
             if min(min(curve.gaps[0]) for curve in curves) > 0:
                 logarithmic(ax.yaxis)
         axes[0][0].set_title(title)
@@ -199,6 +205,9 @@ def draw(curves: Sequence[Curve], title: str) -> dict[str, bytes]:
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
+    from cnf_cli.errors import CnfError
+    from cnf_cli.zoo.cards import card
+
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cheap", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--problem", default="tsp", choices=("tsp", "cvrp"))
     parser.add_argument("--n", type=int, default=20)
@@ -208,6 +217,8 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--variants", nargs="*", default=[], help="only these, and the baseline")
     parser.add_argument("--widths", type=int, nargs="+", default=[128], help="the network's; others beside the first")
     parser.add_argument("--lr", type=float, default=3e-4)
+    parser.add_argument("--init", default="", help="an entry of the zoo that all runs start from, such as zoo/tsp20")
+    parser.add_argument("--copies", type=int, default=1, help="of each validation instance")
     parser.add_argument("--validation", type=int, default=500, help="validation instances")
     parser.add_argument("--calibrate", type=float, default=0.05, help="share of the time for the short runs")
     parser.add_argument("--threads", type=int, default=1)
@@ -216,6 +227,12 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     unknown = set(args.variants) - set(variants(args.n, BATCH))
     if unknown:
         parser.error(f"no variant {sorted(unknown)}; there are {list(variants(args.n, BATCH))}")
+    if args.init:
+        try:
+            entry = card(args.init)
+        except CnfError as error:
+            parser.error(f"{error.message}: {error.hint}")
+        args.problem, args.n, args.widths = entry.kind, entry.n, [entry.policy["width"]]
     return args
 
 
@@ -235,8 +252,9 @@ def main(given: Sequence[str] | None = None) -> None:
     except CnfError as error:
         raise SystemExit(f"error: {error.message}\nhint: {error.hint}") from None
     text = table(curves)
-    title = f"{args.problem.upper()}{args.n}, width {args.widths[0]}, {args.validation} validation instances"
-    files = {"table.md": text.encode(), **draw(curves, title)}
+    begun = f"from {args.init}: " if args.init else ""
+    title = f"{begun}{args.problem.upper()}{args.n}, width {args.widths[0]}, {args.validation} validation instances"
+    files = {"table.md": text.encode(), **draw(curves, title, args.copies)}
     for name, content in files.items():
         write_atomic(Path(args.out) / name, content)
     print(text, end="")

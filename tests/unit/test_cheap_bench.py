@@ -40,6 +40,21 @@ def test_budget_is_cpu_time(tmp_path: Path) -> None:
     assert 0.6 < seconds <= 1.21
 
 
+def test_going_on_from_the_zoo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With --init every run starts from that entry, at its problem, n and width; a wrong name is an error."""
+    wanted = ["--init", "zoo/tsp20", "--copies", "2", "--instances", "64", "--validation", "10", "--out", str(tmp_path)]
+    args = cheap.arguments([*wanted, "--problem", "cvrp", "--n", "7"])
+    assert (args.problem, args.n, args.widths) == ("tsp", 20, [64])
+    bench = cheap.Bench(args)
+    made = bench.run(1, 64, "leader 40", 64)
+    assert made.inputs["init"].key == bench.start.key
+    assert made.sections["pretrain"]["validation_augment"] == 2
+    assert bench.curve("leader 40", 64).gaps[0][-1] < 1  # from scratch it would be some 30%
+    with pytest.raises(SystemExit):
+        cheap.arguments(["--init", "zoo/tsp2"])
+    assert "zoo/tsp20" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", cheap.variants(20, 6400))
 def test_variants_are_recipes(name: str) -> None:
     """Every variant's keys are keys of [pretrain], and all but the baseline differ from it."""
