@@ -143,10 +143,15 @@ def verdict(a: ArrayLike, b: ArrayLike, names: tuple[str, str], *, p: float | No
     ci = bootstrap(relative)
     wins, losses = int((x < y).sum()), int((x > y).sum())
     counts = f"better on {wins}, worse on {losses}, equal on {len(x) - wins - losses} of {len(x)} instances"
-    by = f"{ci.mean:+.3f}% cost, 95% interval {ci.low:+.3f} to {ci.high:+.3f}; p = {chance:.2g}; {counts}"
+    by = f"{ci.mean:+.3f}% cost, 95% interval {ci.low:+.3f} to {ci.high:+.3f}; {p_value(chance)}; {counts}"
     if chance >= alpha:
         return f"no clear difference between {first} and {second} ({by})"
     return f"{first} is {'better' if float((x - y).mean()) < 0 else 'worse'} than {second} ({by})"
+
+
+def p_value(p: float) -> str:
+    """A p-value, as exactly as it is worth."""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
 def student_cdf(t: float, df: float) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cnf_cli.plots._source import percent
+from cnf_cli.stats import p_value
 
 Row = Mapping[str, Any]
 PROBLEMS = {
@@ -214,9 +215,9 @@ def _sure(facts: Facts, cast: Cast) -> tuple[str, str]:
         if p is None:
             told.append(f"on {where} instances there are too few to tell")
         elif p < CLEAR:
-            told.append(f"on {where} instances it is clear ({chance(p)})")
+            told.append(f"on {where} instances it is clear ({p_value(p)})")
         else:
-            told.append(f"on {where} instances it may be chance ({chance(p)})")
+            told.append(f"on {where} instances it may be chance ({p_value(p)})")
     if not told:
         return "Is the difference real?", ""
     text = f"Is the difference between {cast.before} and {cast.after} more than luck? By a paired test over the "
@@ -230,11 +231,6 @@ def _sure(facts: Facts, cast: Cast) -> tuple[str, str]:
 def told(value: float | None) -> str:
     """A gap, if it is known."""
     return "unknown" if value is None else percent(value)
-
-
-def chance(p: float) -> str:
-    """A p-value, as exactly as it is worth."""
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
 def points(value: float) -> str:

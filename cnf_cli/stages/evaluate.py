@@ -16,7 +16,7 @@ from cnf_cli.stages.runner import Task
 if TYPE_CHECKING:
     from cnf_cli.store import Manifest
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)

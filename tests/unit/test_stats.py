@@ -122,5 +122,7 @@ def test_verdict_says_who_is_better_or_that_nothing_shows() -> None:
     noise = b * (1 + 0.01 * rng.normal(size=300) * np.resize([1, -1], 300))
     assert "no clear difference" in stats.verdict(noise, b, ("cnf", "pomo"))
     assert "no clear difference" in stats.verdict(a, b, ("cnf", "pomo"), p=0.2)
+    assert "p < 0.001;" in stats.verdict(a, b, ("cnf", "pomo"), p=0.0)  # never "p = 0"
+    assert "p = 0.045;" in stats.verdict(a, b, ("cnf", "pomo"), p=0.0449)
     assert "cost the same on all 300" in stats.verdict(b, b, ("x", "y"))
     assert "one instance" in stats.verdict([1.0], [2.0], ("x", "y"))
