@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -46,10 +46,13 @@ def evaluate(
         str | None, typer.Option("--reference", help="Who solves what has no reference; default: the best installed.")
     ] = None,
     aug: Annotated[int | None, typer.Option("--aug", help="Symmetric copies per instance.", min=1, max=128)] = None,
-    decode: Annotated[str | None, typer.Option(help="greedy or sample.")] = None,
+    decode: Annotated[
+        Literal["greedy", "sample"] | None, typer.Option(help="Take the likeliest next node, or draw it.")
+    ] = None,
     first: Annotated[int, typer.Option("--first", help="Only so many instances of each set; 0 = all.", min=0)] = 0,
     normalise: Annotated[
-        str, typer.Option(help="auto, fit, or published (as the method's own benchmark script).")
+        Literal["auto", "fit", "published"],
+        typer.Option(help="How coordinates are scaled; published: as the method's own benchmark script."),
     ] = "auto",
     bench_dir: BenchDir = None,
     paper: Annotated[
@@ -75,12 +78,6 @@ def evaluate(
     if sum(map(bool, (target, data, bench))) != 1:
         hint = "`cnf evaluate RECIPE`, `cnf evaluate --data ID --with ID` or `cnf evaluate --bench tsplib`"
         raise RecipeError("give one of a recipe, --data and --bench", hint=hint)
-    for name, value, allowed in (
-        ("--decode", decode, ("greedy", "sample")),
-        ("--normalise", normalise, ("auto", "fit", "published")),
-    ):
-        if value is not None and value not in allowed:
-            raise RecipeError(f"{name} is one of {', '.join(allowed)}, not '{value}'")
     recipe = recipe_for(target or "tsp", n, set_)
     rivals = Solvers(reference or recipe.evaluate.solver, tuple(dict.fromkeys(solver or ())), jobs)
     launch = Launch(ctx, recipe.runtime, plan=plan, force=force, deps=not no_deps, alias=alias)

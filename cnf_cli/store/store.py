@@ -11,6 +11,7 @@ from typing import Any
 
 from cnf_cli.errors import ArtifactError, did_you_mean
 from cnf_cli.store import disk, garbage, upkeep
+from cnf_cli.store.export import copy_out
 from cnf_cli.store.manifest import CAP, FORMAT, Input, Manifest, Output, check_name, is_hash
 from cnf_cli.store.reports import Lineage, Report, Sweep, Usage
 
@@ -254,34 +255,7 @@ class Store:
         """Copies of all outputs are in `dest` under their names, checked against their hashes while copying."""
         outputs = self._need(key).outputs
         sources = {name: self.open(key, name) for name in sorted(outputs)}
-        dest = Path(dest).absolute()
-        taken = [str(dest / name) for name in sources if os.path.lexists(dest / name)]
-        if taken and not overwrite:
-            raise ArtifactError(
-                f"{len(taken)} of the files exist already",
-                at=taken[0],
-                hint="choose another folder, or overwrite with --force",
-            )
-        with disk.explained("export", dest, sum(out.size for out in outputs.values())):
-            disk.fan_out(dest, ())
-            return [self._copy_out(sources[name], outputs[name], dest, name) for name in sources]
-
-    def _copy_out(self, source: Path, want: Output, dest: Path, name: str) -> Path:
-        *folders, last = name.split("/")
-        place, digest = disk.folder(dest, *folders), hashlib.sha256()
-
-        def checked() -> Iterator[bytes]:
-            for block in disk.chunks(source):
-                digest.update(block)
-                yield block
-            if digest.hexdigest() != want.sha256:
-                raise ArtifactError(
-                    f"output {name!r} is damaged",
-                    at=str(source),
-                    hint="`cnf verify --deep`, then run the command that made it again",
-                )
-
-        return disk.publish(disk.spool(place, checked(), 0o666), place, last)
+        return copy_out(sources, outputs, Path(dest).absolute(), overwrite=overwrite)
 
     # ---- upkeep
 
