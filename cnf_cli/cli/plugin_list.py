@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -30,7 +32,7 @@ def list_plugins(
     from cnf_cli import plugins
 
     if family and kind:
-        rows = list(_rows(plugins.params(family, kind)))
+        rows = list(keys_of(plugins.params(family, kind)))
         keys = [{"key": k, "type": t, "default": d, "description": text} for k, t, d, text in rows]
         ctx.emit({"family": family, "kind": kind, "summary": plugins.summary(family, kind), "keys": keys})
         ctx.table(("key", "type", "default", "description"), rows, title=f"{kind}: {plugins.summary(family, kind)}")
@@ -41,7 +43,8 @@ def list_plugins(
     ctx.table(("family", "kind", "what it is"), found)
 
 
-def _rows(section: type[Section], prefix: str = "") -> Any:
+def keys_of(section: type[Section], prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
+    """(key, type, default as TOML, description) of every key, those of tables within it under their dotted names."""
     from pydantic_core import PydanticUndefined
 
     from cnf_cli.recipe import Section
@@ -49,16 +52,25 @@ def _rows(section: type[Section], prefix: str = "") -> Any:
     for name, field in section.model_fields.items():
         inner = field.annotation
         if isinstance(inner, type) and issubclass(inner, Section):
-            yield from _rows(inner, f"{prefix}{name}.")
+            yield from keys_of(inner, f"{prefix}{name}.")
             continue
         default = field.get_default(call_default_factory=True)
-        shown = "required" if default is PydanticUndefined else repr(default)
+        shown = "required" if default is PydanticUndefined else "none" if default is None else json.dumps(default)
         yield f"{prefix}{name}", _type_name(inner), shown, field.description or ""
 
 
 def _type_name(annotation: Any) -> str:
-    from typing import Literal, get_args, get_origin
+    """A key's type as the reader of a recipe thinks of it."""
+    from types import NoneType, UnionType
+    from typing import Literal, Union, get_args, get_origin
 
-    if get_origin(annotation) is Literal:
-        return " | ".join(map(str, get_args(annotation)))
-    return getattr(annotation, "__name__", str(annotation)) if not get_args(annotation) else str(annotation)
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return " | ".join(map(str, inner))
+    if origin in (Union, UnionType):
+        return " | ".join(map(_type_name, inner))
+    if origin is tuple:
+        return f"list of {_type_name(inner[0])}"
+    if origin is not None:  # Annotated: the rest is for validation
+        return _type_name(inner[0])
+    return "none" if annotation is NoneType else str(annotation.__name__)

@@ -136,7 +136,7 @@ def _explain(
         message = f"{dotted} is not a known key"
         hint = (f"did you mean '{near}'? " if near else "") + f"{look} prints every key."
     else:
-        text = first["msg"][0].lower() + first["msg"][1:]
+        text = first["msg"][0].lower() + first["msg"][1:].replace("valid tuple", "list")
         message = f"{dotted}: {text} (got {_short(first['input'])})"
         hint = f"{look} prints every key with its range."
     if len(problems) > 1:

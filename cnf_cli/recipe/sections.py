@@ -11,6 +11,8 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Distribution = Literal["uniform", "rotation", "explosion", "gaussian_mixture"]
+Mix = Annotated[tuple[Distribution, ...], Field(max_length=16)]
+Size = Annotated[int, Field(ge=2, le=10_000)]
 
 
 class Section(BaseModel):
@@ -37,7 +39,7 @@ class ProblemSection(Section):
     default_policy: ClassVar[str] = "pomo"
     """The policy of a recipe that names none."""
     kind: str = Field("tsp", description="problem plugin: `cnf list problems`")
-    n: int = Field(100, ge=2, le=10_000, description="nodes to visit (customers, for problems with a depot)")
+    n: Size = Field(100, description="nodes to visit (customers, for problems with a depot)")
     dist: Distribution = Field("uniform", description="how the nodes of generated instances lie on the map")
 
 
@@ -65,6 +67,7 @@ class PretrainSection(LossSection):
 
     added: ClassVar[tuple[str, ...]] = (
         "schedule", "warmup", "early_starts", "early_share", "warm_start", "label_solver", "validation_augment",
+        "mix",
     )  # fmt: skip
     instances: Count = Field(1_000_000, description="training instances in total")
     batch_size: Count = Field(64, description="instances per optimizer step")
@@ -76,7 +79,8 @@ class PretrainSection(LossSection):
     epoch_instances: Count = Field(100_000, description="instances between two validations")
     validation_count: int = Field(200, ge=0, description="instances of the fixed validation set; 0 = none")
     validation_augment: int = Field(1, ge=1, le=128, description="copies of each of them, as evaluate.augment")
-    sizes: tuple[int, ...] = Field((), description="size curriculum: equal shares of the run at each of these n")
+    sizes: tuple[Size, ...] = Field((), description="size curriculum: equal shares of the run at each of these n")
+    mix: Mix = Field((), description="equal shares of every batch are drawn from each of these; none = problem.dist")
     schedule: Literal["last", "cosine", "linear"] = Field(
         "last", description="how the rate falls: in one step for the last part, or all along the run to decay_factor"
     )
@@ -114,11 +118,12 @@ class BudgetSection(Section):
 class TrainSection(Section):
     """How an ensemble is hardened."""
 
-    added: ClassVar[tuple[str, ...]] = ("validation_augment", "keep")
+    added: ClassVar[tuple[str, ...]] = ("validation_augment", "keep", "mix")
     defence: str = Field("cnf", description="defence plugin: `cnf list defences`")
     models: int = Field(3, ge=1, le=64, description="M, copies of the pretrained policy trained together")
     instances: Count = Field(5_000_000, description="clean instances in total")
     batch_size: Count = Field(64, description="B, clean instances per step")
+    mix: Mix = Field((), description="equal shares of every batch are drawn from each of these; none = problem.dist")
     lr: Positive = Field(1e-4, description="learning rate of every model")
     weight_decay: float = Field(1e-6, ge=0, description="L2 term inside Adam")
     decay_last: Share = Field(0.4, description="share of the run, at its end, trained at the lower rate")

@@ -113,11 +113,12 @@ def drawn(section: PretrainSection, problem: BaseProblem, setup: Setup, step: in
     import torch
 
     from cnf_cli.engine.random import seeds_from
+    from cnf_cli.stages.training import fresh
 
     done = step * section.batch_size
     size = min(section.batch_size, section.instances - done)
     rng = torch.Generator().manual_seed(derived_seed(section.seed, "pretrain", step))
-    clean = problem.sample(size, rng=rng, n=size_at(section.sizes, done, section.instances))
+    clean = fresh(problem, section, size, rng=rng, n=size_at(section.sizes, done, section.instances))
     seeds, mine, starts = seeds_from(rng, size), setup.mine(size), None
     if section.early_starts and done < section.early_share * section.instances:
         every = problem.world(clean).starts

@@ -118,13 +118,13 @@ class Step:
     def __call__(self, at: Progress, size: int) -> dict[str, float]:
         """The ensemble learned from `size` more clean instances."""
         from cnf_cli.defences.base import Clock
-        from cnf_cli.stages.training import learning_rate, set_rate
+        from cnf_cli.stages.training import fresh, learning_rate, set_rate
 
         section, setup = self.section, self.setup
         rate = learning_rate(section.lr, section.decay_last, section.decay_factor, at.instances, section.instances)
         for optimizer in self.optimizers:
             set_rate(optimizer, rate)
-        clean = self.problem.sample(size, rng=self._rng("train", at.step))[setup.mine(size)].to(setup.device)
+        clean = fresh(self.problem, section, size, rng=self._rng("train", at.step))[setup.mine(size)].to(setup.device)
         if self.learns and refit_due(section, at, self.attack_section.refit_epochs):
             rng = self._rng("fit attack", at.step)
             training = self.problem.sample(self.attack_section.fit_instances, rng=rng).to(setup.device)

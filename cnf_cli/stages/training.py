@@ -20,7 +20,7 @@ from cnf_cli.errors import MissingDependency
 from cnf_cli.formats import checkpoint
 from cnf_cli.policies.run import solve
 from cnf_cli.problems.base import BaseProblem
-from cnf_cli.problems.instances import Instances
+from cnf_cli.problems.instances import Instances, concatenate
 from cnf_cli.recipe.sections import PretrainSection, TrainSection
 from cnf_cli.stages import ranks
 from cnf_cli.stages.files import Metrics
@@ -44,6 +44,24 @@ def scheduled_rate(section: PretrainSection, done: int) -> float:
     way = (done - section.warmup) / max(1, section.instances - section.warmup)
     left = 1 - way if section.schedule == "linear" else (1 + math.cos(math.pi * way)) / 2
     return section.lr * (section.decay_factor + (1 - section.decay_factor) * left)
+
+
+def fresh(
+    problem: BaseProblem,
+    section: PretrainSection | TrainSection,
+    count: int,
+    *,
+    rng: torch.Generator,
+    n: int | None = None,
+) -> Instances:
+    """A batch to train on, of the problem's own distribution or of those in the recipe's mix in turn."""
+    mix = section.mix
+    if not mix:
+        return problem.sample(count, rng=rng, n=n)
+    parts = [range(k, count, len(mix)) for k in range(len(mix))]
+    drawn = [problem.sample(len(part), rng=rng, n=n, dist=dist) for part, dist in zip(parts, mix, strict=True) if part]
+    order = torch.tensor([i for part in parts for i in part])
+    return concatenate(drawn)[order.argsort()]
 
 
 def make_optimizer(section: Any, model: Any) -> Optimizer:

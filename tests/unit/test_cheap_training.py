@@ -83,6 +83,8 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("cvrp", {"loss": "preference"}),
     ("tsp", {"warm_start": 40}),
     ("cvrp", {"warm_start": 40}),
+    ("tsp", {"mix": ["uniform", "explosion"]}),
+    ("cvrp", {"mix": ["rotation"], "warm_start": 40}),
 ]
 
 
@@ -141,6 +143,30 @@ def test_early_starts_are_drawn_anew_for_every_batch() -> None:
         assert batch.inst.xy is not None
         assert torch.equal(plain.inst.xy, batch.inst.xy)  # type: ignore[arg-type]
     assert len(drawn[6].inst) == 16
+
+
+def test_a_mix_shares_every_batch_out() -> None:
+    """Every k-th instance is of the k-th distribution, as that one alone is drawn; a short batch has the first ones."""
+    problem = make_problem(recipe("cvrp").problem)
+    mix = ("gaussian_mixture", "uniform", "rotation")
+    section = recipe("cvrp", mix=list(mix)).pretrain
+
+    def rng() -> torch.Generator:
+        return torch.Generator().manual_seed(5)
+
+    batch, alone = training.fresh(problem, section, 8, rng=rng(), n=9), rng()
+    assert batch.xy is not None
+    assert batch.demand is not None
+    assert len({tuple(xy.flatten().tolist()) for xy in batch.xy}) == 8
+    for k, dist in enumerate(mix):
+        own = problem.sample(len(range(k, 8, 3)), rng=alone, n=9, dist=dist)
+        assert torch.equal(batch.xy[k::3], own.xy)  # type: ignore[arg-type]
+        assert torch.equal(batch.demand[k::3], own.demand)  # type: ignore[arg-type]
+    low, high = (edge(batch.xy[:, 1:], dim=1) for edge in (torch.amin, torch.amax))
+    assert [bool(fits) for fits in ((low == 0) & (high == 1)).all(1)] == [k % 3 == 0 for k in range(8)]
+    assert len(training.fresh(problem, section, 2, rng=rng())) == 2
+    plain = training.fresh(problem, recipe("cvrp").pretrain, 8, rng=rng())
+    assert torch.equal(plain.xy, problem.sample(8, rng=rng()).xy)  # type: ignore[arg-type]
 
 
 def test_labels_cost_what_the_optimum_costs(tmp_path: Path) -> None:

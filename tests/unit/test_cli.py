@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -87,6 +88,23 @@ def test_recipe_show_spells_out_defaults_and_reads_back(tmp_path: Path) -> None:
     second = tmp_path / "s.toml"
     second.write_text(shown.stdout)
     assert cnf_json("recipe", "show", str(second)) == cnf_json("recipe", "show", str(first))
+
+
+def test_listed_keys_can_be_copied_into_a_recipe() -> None:
+    """Types are told without Python's own words, and every default is TOML as it stands."""
+    import tomllib
+
+    from cnf_cli import plugins
+    from cnf_cli.cli.plugin_list import keys_of
+
+    for family in plugins.FAMILIES:
+        for kind in plugins.kinds(family):
+            for key, told, default, _ in keys_of(plugins.params(family, kind)):
+                assert not re.search(r"typing|tuple|None|\[", told), (kind, key, told)
+                assert default in ("none", "required") or "x" in tomllib.loads(f"x = {default}"), (kind, key, default)
+    told = {key: (told, default) for key, told, default, _ in keys_of(plugins.params("attacks", "attribute"))}
+    assert told["attributes"] == ("list of xy | customers | depot | demand | matrix", "[]")
+    assert told["keep_best"] == ("bool | auto", '"auto"')
 
 
 def test_init_writes_a_valid_recipe_and_never_overwrites(tmp_path: Path) -> None:

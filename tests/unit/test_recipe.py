@@ -87,6 +87,9 @@ def test_misspelt_table_and_kind(tmp_path: Path) -> None:
         ('batch_size = "64"', "valid integer"),
         ("decay_last = 1.5", "less than or equal to 1"),
         ("instances = 1.5", "valid integer"),
+        ("sizes = [50, 1]", "greater than or equal to 2"),
+        ('mix = ["spiral"]', "'uniform', 'rotation'"),
+        ('mix = "uniform"', "should be a list"),
     ],
 )
 def test_bad_values_are_refused(tmp_path: Path, line: str, word: str) -> None:
