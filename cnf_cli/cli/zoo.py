@@ -84,7 +84,7 @@ def show(ctx: Context, name: Name) -> None:
     print(f"{one.alias}: {one.about}\nartifact {key[:12]}, {size(one.weights.bytes)} of {one.weights.dtype}, checked\n")
     for k, run in enumerate(one.training):
         print(f"{'trained' if k == 0 else 'from'} by: {run.command}")
-        print(f"  recipe {run.recipe or '-'}, seed {run.seed}, {run.instances:,} instances, {run.seconds:,.0f} s,")
+        print(f"  recipe {run.recipe or '-'}, seed {run.seed}, {run.seen}, {run.seconds:,.0f} s,")
         hours = f"{'at most ' if run.core_hours_are == 'at most' else ''}{run.core_hours:.2f} core-hours"
         print(f"  {hours}, {run.machine['cpu']} ({run.machine['cores']} cores), {run.engine} engine,")
         print(f"  cnf at {run.git}, torch {run.versions.get('torch')}, finished {run.finished}")

@@ -92,11 +92,11 @@ def made_by(recipe: Recipe, manifest: Manifest) -> None:
 
 def _difference(recipe: Recipe, sections: dict[str, dict[str, Any]]) -> str | None:
     """The first key in which the recipe and an artifact's sections differ; None when there is none."""
-    said = recipe.dump()
-    for table, made in sections.items():
-        for key, value in made.items():
-            if said[table].get(key) != value:
-                return f"{table}.{key} is {said[table].get(key)}, the artifact has {value}"
+    for table, section in recipe.sections(*sections).items():
+        said, made = section.identity(), sections[table]
+        for key in sorted(said.keys() | made.keys()):
+            if said.get(key) != made.get(key):
+                return f"{table}.{key} is {said.get(key, 'not set')}, the artifact has {made.get(key, 'none')}"
     return None
 
 

@@ -70,9 +70,19 @@ class Training(Section):
     """What the run wrote down about itself now and then: instances, seconds, validation."""
 
     @property
+    def _how(self) -> dict[str, Any]:
+        return self.sections.get(self.stage.replace("train_cnf", "train"), {})
+
+    @property
     def copies(self) -> int:
         """Of each instance on which it was watched."""
-        return int(self.sections.get(self.stage.replace("train_cnf", "train"), {}).get("validation_augment", 1))
+        return int(self._how.get("validation_augment", 1))
+
+    @property
+    def seen(self) -> str:
+        """How many instances, and of which distributions where there were several."""
+        mix = self._how.get("mix", ())
+        return f"{self.instances:,} instances" + (f" (equal shares of {', '.join(mix)})" if mix else "")
 
     def progress(self) -> list[tuple[int, float, float]]:
         """(instances, core-minutes, gap in percent) of each validation; of an ensemble's, on clean instances."""

@@ -52,7 +52,7 @@ def _entry(one: Card) -> Iterator[str]:
     for k, run in enumerate(one.training):
         how = "Trained by" if k == 0 else "It started from the result of"
         yield (
-            f"{how} `{run.command}` ({run.recipe or 'no recipe'}): seed {run.seed}, {run.instances:,} instances,"
+            f"{how} `{run.command}` ({run.recipe or 'no recipe'}): seed {run.seed}, {run.seen},"
             f" {run.seconds:,.0f} s on {run.machine['cpu']} with {run.machine['cores']} cores, {run.engine} engine."
         )
     yield from one.notes

@@ -123,6 +123,19 @@ def test_first_run_is_told_by_the_recipe_that_makes_it_now(
     assert one.training[1].command == f"cnf pretrain {start.as_posix()}"
 
 
+def test_a_card_tells_what_was_mixed(made: tuple[Store, Path, Manifest, Manifest], tmp_path: Path) -> None:
+    """How many instances a run saw, and of which distributions where there were several."""
+    store, recipe, first, _ = made
+    plain = zoo_pack.pack(store, first, order("tiny6", tmp_path / "zoo", recipe))
+    assert plain.training[0].seen == "32 instances"
+    (tmp_path / "mixed.toml").write_text(RECIPE.replace("[train]", '[train]\nmix = ["uniform", "rotation"]'))
+    mixed = load_recipe(tmp_path / "mixed.toml")
+    several = Runner(store).run(train_cnf.task(mixed, first))
+    (tmp_path / "tiny.toml").write_text(RECIPE)
+    one = zoo_pack.pack(store, several, order("tiny6-cnf", tmp_path / "zoo", tmp_path / "mixed.toml"))
+    assert [run.seen for run in one.training] == ["32 instances (equal shares of uniform, rotation)", "32 instances"]
+
+
 def test_an_entry_that_went_on_from_itself_can_be_packed_again(
     made: tuple[Store, Path, Manifest, Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,6 +207,10 @@ def test_another_recipe_and_too_many_bytes_are_refused(
     other = tmp_path / "other.toml"
     other.write_text(RECIPE.replace("instances = 32", "instances = 48"))
     with pytest.raises(RecipeError, match=r"pretrain\.instances is 48"):
+        zoo_pack.pack(store, first, order("tiny6", tmp_path / "zoo", other))
+    # A key that is no part of a result's identity at its default differs all the same where it is set.
+    other.write_text(RECIPE.replace("instances = 32", 'instances = 32\nmix = ["rotation"]', 1))
+    with pytest.raises(RecipeError, match=r"pretrain\.mix is \['rotation'\], the artifact has none"):
         zoo_pack.pack(store, first, order("tiny6", tmp_path / "zoo", other))
     monkeypatch.setattr(zoo_pack, "MAX_BYTES", 1000)
     with pytest.raises(CheckFailed, match="more than 1,000"):
