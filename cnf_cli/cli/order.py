@@ -133,6 +133,8 @@ class Order:
             name = f"{name} {manifest.key[:8]}" if name in [other for other, _ in out] else name
             if manifest.key not in seen:
                 out.append((name, manifest))
+                if text != name and not manifest.key.startswith(text):
+                    self.ctx.say(f"{text} is {name}")  # tables name an artifact by its content
             seen.add(manifest.key)
         return out
 

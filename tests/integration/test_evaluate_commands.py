@@ -145,6 +145,18 @@ def test_compare_joins_equal_protocols_and_refuses_others(made: tuple[Path, Path
     assert cnf("compare", data, store=store).returncode == 3
 
 
+def test_what_was_typed_is_told_beside_what_tables_say(made: tuple[Path, Path, dict[str, Any]]) -> None:
+    """Tables name a policy by its content; who gave an alias is told which one it is, who gave an id knows."""
+    _, store, _ = made
+    data = cnf("data", "generate", "tsp", "--n", "9", "--count", "2", "-q", store=store).stdout.strip()
+    ids = [cnf_json("show", alias, store=store)["id"] for alias in ("tiny/pretrain", "tiny/train-cnf")]
+    given = ("--with", "tiny/pretrain", "--with", ids[1][:12])
+    done = cnf("evaluate", "--data", data, *given, "--reference", "descent", store=store)
+    assert f"tiny/pretrain is pretrain(1) {ids[0][:8]}\n" in done.stderr
+    assert f"{ids[1][:8]} is" not in done.stderr
+    assert f"cnf(2) {ids[1][:8]}" in done.stdout
+
+
 def test_label_and_solvers(made: tuple[Path, Path, dict[str, Any]]) -> None:
     """`cnf label` makes a new artifact with the solver's checks; settings are checked; `cnf solvers` lists licences."""
     _, store, _ = made
