@@ -75,10 +75,11 @@ def dash(k: int) -> str:
 
 
 def logarithmic(axis: Axis) -> None:
-    """A logarithmic axis with plain numbers at its ticks, also where it spans less than a decade."""
+    """A logarithmic axis with plain numbers at its ticks, also where what is drawn spans less than a decade."""
     name: str = axis.axis_name  # type: ignore[attr-defined]
     getattr(axis.axes, f"set_{name}scale")("log")
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 1000 * low else (1.0, 3.0)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.12g}"))
     axis.set_minor_formatter(NullFormatter())
 
