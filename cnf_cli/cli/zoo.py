@@ -178,5 +178,6 @@ def docs(ctx: Context) -> None:
         return
     found = cards()
     write_atomic(page, fresh(page.read_text(encoding="utf-8"), found).encode())
-    write_atomic(page.parent / FIGURE, draw(found))
+    if any(one.progress() for one in found):
+        write_atomic(page.parent / FIGURE, draw(found))
     ctx.say(f"{page.name} is up to date")

@@ -124,13 +124,14 @@ def test_first_run_is_told_by_the_recipe_that_makes_it_now(
 
 
 def test_a_card_tells_what_was_mixed(made: tuple[Store, Path, Manifest, Manifest], tmp_path: Path) -> None:
-    """How many instances a run saw, and of which distributions where there were several."""
-    store, recipe, first, _ = made
+    """How many instances a run saw, and of which distributions where there were several, which made it another run."""
+    store, recipe, first, unmixed = made
     plain = zoo_pack.pack(store, first, order("tiny6", tmp_path / "zoo", recipe))
     assert plain.training[0].seen == "32 instances"
     (tmp_path / "mixed.toml").write_text(RECIPE.replace("[train]", '[train]\nmix = ["uniform", "rotation"]'))
     mixed = load_recipe(tmp_path / "mixed.toml")
     several = Runner(store).run(train_cnf.task(mixed, first))
+    assert several.digest != unmixed.digest
     (tmp_path / "tiny.toml").write_text(RECIPE)
     one = zoo_pack.pack(store, several, order("tiny6-cnf", tmp_path / "zoo", tmp_path / "mixed.toml"))
     assert [run.seen for run in one.training] == ["32 instances (equal shares of uniform, rotation)", "32 instances"]
