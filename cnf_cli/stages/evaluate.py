@@ -16,7 +16,7 @@ from cnf_cli.stages.runner import Task
 if TYPE_CHECKING:
     from cnf_cli.store import Manifest
 
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def rows_of(column: Column, augment: int, decode: str) -> Iterator[dict[str, Any
 
 def _row(column: Column, cost: Array, model: int | None, augment: int, decode: str) -> dict[str, Any]:
     known = np.isfinite(column.reference)
-    proved = bool(known.any() and column.proved[known].all())
+    proved = int(column.proved[known].sum())
     row: dict[str, Any] = {
         "set": column.set,
         "method": column.method,
@@ -69,10 +69,10 @@ def _row(column: Column, cost: Array, model: int | None, augment: int, decode: s
         "decode": decode if column.plain is not None else None,
         "count": len(cost),
         "cost": _short(cost.mean()),
-        "reference": f"{column.solver or 'unknown'}, {'proved optimal' if proved else 'not proved optimal'}",
+        "reference": f"{column.solver or 'unknown'}, {_proof(proved, int(known.sum()))}",
         "reference_cost": None,
         "reference_count": int(known.sum()),
-        "proved": proved,
+        "proved": 0 < proved == int(known.sum()),
     }
     numbers: dict[str, Any] = dict.fromkeys(("gap_percent", "gap_ci95", "p50", "p95", "worst", "share_not_worse"))
     if known.any():
@@ -92,6 +92,13 @@ def _row(column: Column, cost: Array, model: int | None, augment: int, decode: s
     else:
         row["reference"] = "none"
     return {**row, **numbers}
+
+
+def _proof(proved: int, count: int) -> str:
+    """How many of the references are known to be optimal, in words."""
+    if proved in (0, count):
+        return "proved optimal" if proved else "not proved optimal"
+    return f"{proved:,} of {count:,} proved optimal"
 
 
 def comparisons_of(columns: Sequence[Column]) -> list[dict[str, Any]]:

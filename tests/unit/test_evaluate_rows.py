@@ -46,8 +46,10 @@ def test_rows_cover_augmentation_and_every_model() -> None:
 
 
 def test_an_unproved_or_unknown_reference_is_said() -> None:
-    """The row names the reference and whether all of it is proved; without any there is no gap."""
+    """The row names the reference and how much of it is proved; without any there is no gap."""
     one = next(rows_of(replace(column(), proved=np.array([True, True, False, True])), 8, "greedy"))
+    assert (one["proved"], one["reference"]) == (False, "concorde, 3 of 4 proved optimal")
+    one = next(rows_of(replace(column(), proved=np.zeros(4, bool)), 8, "greedy"))
     assert (one["proved"], one["reference"]) == (False, "concorde, not proved optimal")
     assert next(rows_of(column(), 8, "greedy"))["reference"] == "concorde, proved optimal"
     none = next(rows_of(replace(column(), reference=np.full(4, np.nan)), 8, "greedy"))
