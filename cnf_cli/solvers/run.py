@@ -80,10 +80,10 @@ def default_solver(problem: str, n: int) -> str:
 
 
 def describe_choice(kind: str) -> str:
-    """One line on a chosen solver: what, which version, under which licence, and what would be better."""
+    """One line on a chosen solver: what, which version, under which licence; what is better, where only it is there."""
     s = solver(kind)
     line = f"{kind} {s.available() or ''}".strip() + f" (licence: {s.licence})"
-    if kind == "descent":
+    if kind == "descent" and {default_solver(problem, 2) for problem in _CHOICES} == {"descent"}:
         line += f"; this is only a local search, for a real reference: {solver('hgs').package}"
     return line
 

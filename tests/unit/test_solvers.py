@@ -126,6 +126,7 @@ def test_default_solver_takes_the_best_installed(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(type(run.solver(kind)), "available", lambda self, k=kind: "1" if k in there else None)
     assert [run.default_solver(p, 50) for p in ("tsp", "cvrp", "atsp")] == ["fast_tsp", "hgs", "cpsat"]
     assert run.default_solver("atsp", 300) == "elkai"
+    assert "pip install" not in run.describe_choice("descent")  # asked for beside better ones
     there -= {"fast_tsp", "hgs", "cpsat"}
     assert [run.default_solver(p, 50) for p in ("tsp", "cvrp", "atsp")] == ["elkai", "pyvrp", "elkai"]
     there.clear()
