@@ -79,11 +79,11 @@ def default_solver(problem: str, n: int) -> str:
     return next((k for k in wanted if solver(k).available()), "descent")
 
 
-def describe_choice(kind: str) -> str:
-    """One line on a chosen solver: what, which version, under which licence; what is better, where only it is there."""
+def describe_choice(kind: str, problem: str) -> str:
+    """One line on a chosen solver: what, which version, which licence; and what is better, where none is there."""
     s = solver(kind)
     line = f"{kind} {s.available() or ''}".strip() + f" (licence: {s.licence})"
-    if kind == "descent" and {default_solver(problem, 2) for problem in _CHOICES} == {"descent"}:
+    if kind == "descent" and default_solver(problem, 2) == "descent":
         line += f"; this is only a local search, for a real reference: {solver('hgs').package}"
     return line
 

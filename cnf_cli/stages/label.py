@@ -62,7 +62,7 @@ def run(job: Job) -> Result:
 
     section = job.section("label")
     data = dataset.load(job.inputs["data"].path("data.h5"))
-    job.bars.say(f"solver: {describe_choice(section.solver)}")
+    job.bars.say(f"solver: {describe_choice(section.solver, data.problem)}")
     ask = Ask(section.solver, job.section("params").model_dump(), section.timeout_seconds, **job.local)
     given = [one for block in data.blocks for one in instances_of(data.problem, block)]
     known = [block.cost is not None and not math.isnan(block.cost[i]) and section.keep for block, i in data.instances()]

@@ -52,7 +52,7 @@ class Labels:
         self.ahead = max(1, AHEAD // section.batch_size)
         self._block = -1
         self._tours: list[list[tuple[int, ...]]] = []
-        job.bars.say(f"labels: {describe_choice(self.kind)}")
+        job.bars.say(f"labels: {describe_choice(self.kind, problem.kind)}")
 
     def tours(self, step: int, starts: Int[Tensor, " p"]) -> tuple[Int[Tensor, "b p t"], Bool[Tensor, "b p"]]:
         """The solver's tours of a step's instances as the decoder would make them, and which of those to learn."""

@@ -126,12 +126,14 @@ def test_default_solver_takes_the_best_installed(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(type(run.solver(kind)), "available", lambda self, k=kind: "1" if k in there else None)
     assert [run.default_solver(p, 50) for p in ("tsp", "cvrp", "atsp")] == ["fast_tsp", "hgs", "cpsat"]
     assert run.default_solver("atsp", 300) == "elkai"
-    assert "pip install" not in run.describe_choice("descent")  # asked for beside better ones
+    assert "pip install" not in run.describe_choice("descent", "tsp")  # asked for beside better ones
     there -= {"fast_tsp", "hgs", "cpsat"}
     assert [run.default_solver(p, 50) for p in ("tsp", "cvrp", "atsp")] == ["elkai", "pyvrp", "elkai"]
+    there.remove("pyvrp")
+    assert [("pip install" in run.describe_choice("descent", p)) for p in ("tsp", "cvrp")] == [False, True]
     there.clear()
     assert {run.default_solver(p, 50) for p in ("tsp", "cvrp", "atsp")} == {"descent"}
-    assert "pip install" in run.describe_choice("descent")
+    assert "pip install" in run.describe_choice("descent", "tsp")
 
 
 def mean_gap(shared: Path, file: str, reference: str, kind: str, count: int, **params: int) -> float:
