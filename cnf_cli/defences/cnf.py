@@ -24,7 +24,7 @@ class Params(LossSection, TrainSection):
     """`mode` says whose algorithm runs; every other key changes one thing in it.
 
     released   what the published code does: routing `topk-with-best`, every rollout done anew, R and R' on all rows;
-               without the router, the overlapping random slices (N, 2N/3, N/3)
+               without the router, the overlapping random slices (N, N - N//3, N - 2 (N//3))
     paper      what Algorithm 1 says: routing `m-topk`, every rollout done anew, R and R' on all rows; without the
                router, equal random shares
     efficient  the released algorithm without work whose result is already known (see `reuse`)

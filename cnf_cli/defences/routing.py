@@ -80,13 +80,14 @@ def i_sample(q: Question) -> Selection:
 def random(q: Question) -> Selection:
     """Rows are dealt out at random in equal shares.
 
-    With `overlapping_slices` as the published code does it: slice j of a shuffled pool begins at j N/3 and always runs
-    to the end, so three models get N, 2N/3 and N/3 rows (and a fourth none).
+    With `overlapping_slices` as the published code does it: slice j of a shuffled pool begins at j times the whole part
+    of N/3 and always runs to the end, whatever the number of models: three get N, about 2N/3 and about N/3 rows, a
+    fourth what the division left over.
     """
     total, m = q.cost.shape
     order = torch.randperm(total, generator=q.rng, device=q.rng.device).to(q.cost.device)
     if q.overlapping_slices:
-        return Selection([order[min(total, j * total // 3) :].sort().values for j in range(m)])
+        return Selection([order[j * (total // 3) :].sort().values for j in range(m)])
     return Selection([part.sort().values for part in order.tensor_split(m)])
 
 

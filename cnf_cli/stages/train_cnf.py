@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cnf_cli.stages.training import Progress
     from cnf_cli.store import Manifest
 
-VERSION = 1
+VERSION = 2
 DISTRIBUTED = True
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -118,11 +120,15 @@ def test_random_deals_equal_shares() -> None:
     assert {len(r) for r in got} == {N // M}
 
 
-def test_random_with_the_published_slices() -> None:
-    """The published code's slices: N, 2N/3 and N/3 rows, each a part of the one before; a fourth model gets none."""
-    got = rows(STRATEGIES["random"](question(cost=torch.rand(N, 4), logits=None, overlapping_slices=True)))
-    assert [len(r) for r in got] == [N, N - N // 3, N - 2 * N // 3, 0]
-    assert set(got[0]) > set(got[1]) > set(got[2])
+@pytest.mark.parametrize("total", [40, 80, 320])
+def test_random_with_the_published_slices(total: int) -> None:
+    """The published slices begin at j times the whole part of N/3 and run to the end; a fourth gets what is left."""
+    zero = torch.zeros(total, dtype=torch.long)
+    q = question(cost=torch.rand(total, 5), logits=None, kind=zero, maker=zero, overlapping_slices=True)
+    got = rows(STRATEGIES["random"](q))
+    third = total // 3
+    assert [len(r) for r in got] == [total, total - third, total - 2 * third, total - 3 * third, 0]
+    assert all(set(a) > set(b) for a, b in pairwise(got))
 
 
 def test_self_training_uses_own_adversarial_rows() -> None:
