@@ -6,18 +6,24 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SOURCES := pyproject.toml constraints.txt $(wildcard cnf_cli/engine/cpp/*)
 
-.PHONY: demo test test-slow lint bench clean
+.PHONY: demo fmt check test test-slow bench clean
 
 demo: $(STAMP)
 	$(BIN)/cnf demo
 
-test: lint
+# Rewrites the sources as the formatter wants them, and mends what the linter can mend by itself.
+fmt: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test: check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-test-slow: lint
+test-slow: check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m ""
 
-lint: $(STAMP)
+# Format, lint, types and import directions: seconds, before every commit.
+check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
