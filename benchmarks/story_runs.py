@@ -15,13 +15,15 @@ from cnf_cli.errors import ArtifactError, RecipeError, did_you_mean
 from cnf_cli.formats import dataset
 from cnf_cli.recipe import Recipe, load_recipe
 from cnf_cli.solvers.run import default_solver, require
-from cnf_cli.stages import assemble, attack, data, evaluate, label, pretrain, train_cnf
+from cnf_cli.stages import assemble, attack, data, evaluate, label, pretrain, train_cnf, zoo
 from cnf_cli.stages.job import Artifact, Bars, Silent
 from cnf_cli.stages.runner import Runner, Step, Task
 from cnf_cli.store import Manifest, Store
+from cnf_cli.zoo.place import PREFIX
 
 ROOT = Path(__file__).resolve().parent.parent
 SOLVERS = ("nearest", "farthest", "descent")
+COMMAND = ("python", "-m", "benchmarks.story")
 PROBE_TURNS, PROBE_STEPS = 3, 4
 """Short runs of a rival and steps of each; the first step, which also fits an attack that learns, stands apart."""
 
@@ -105,11 +107,13 @@ class Story:
             self.made += step.state == "miss"
 
         runtime = self.base.runtime.model_copy(update={"threads": self.threads})
-        runner = Runner(self.store, runtime, self.bars, ("python", "-m", "benchmarks.story"), count)
+        runner = Runner(self.store, runtime, self.bars, COMMAND, count)
         return runner.run(replace(task, alias=f"story-{self.problem}/{alias}" if alias else None))
 
     def stored(self, text: str) -> Manifest:
-        """The artifact of that id or alias."""
+        """The artifact of that id or alias; an entry of the zoo is taken into the store first."""
+        if text.startswith(PREFIX) and text not in self.store.refs():
+            return zoo.take(self.store, text, COMMAND)
         found = self.store.find(self.store.resolve(text))
         if found is None:
             raise ArtifactError(f"artifact {text} is incomplete", hint="`cnf verify` says what is missing.")

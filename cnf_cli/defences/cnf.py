@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -33,8 +33,21 @@ class Params(LossSection, TrainSection):
     defence: str = Field("cnf", description="defence plugin: `cnf list defences`")
     mode: Literal["released", "paper", "efficient"] = Field("efficient", description="whose algorithm runs")
     routing: Literal[
-        "auto", "m-topk", "m-sample", "i-topk", "i-sample", "random", "self-training", "topk-with-best", "best"
+        "auto",
+        "m-topk",
+        "m-sample",
+        "i-topk",
+        "i-sample",
+        "random",
+        "self-training",
+        "topk-with-best",
+        "best",
+        "balanced",
     ] = Field("auto", description="how instances reach models; auto = m-topk in mode paper, else topk-with-best")
+    ties: Literal["auto", "draw", "least-loaded", "first"] = Field(
+        "auto",
+        description="who gets a row that several models are best at; auto = draw in best, else first as published",
+    )
     top_k: int = Field(0, ge=0, description="K, instances per model in m-* routing; 0 = batch_size")
     instance_top_k: int = Field(1, ge=1, description="models per instance in i-* routing")
     global_attack: bool = Field(True, description="also attack the best-performing model of each instance")
@@ -66,6 +79,18 @@ class Params(LossSection, TrainSection):
     reuse_tours: bool = Field(
         False, description="mode efficient: train on the tours sampled for R; slightly biased where R chose the rows"
     )
+
+    @property
+    def tie_rule(self) -> str:
+        """What `ties` amounts to."""
+        if self.ties != "auto":
+            return self.ties
+        return "draw" if self.routing == "best" else "first"
+
+    def identity(self) -> dict[str, Any]:
+        """As of any table; results from before there was a choice gave ties to the first model, which goes unsaid."""
+        kept = {key: value for key, value in super().identity().items() if key != "ties"}
+        return kept if self.tie_rule == "first" else {**kept, "ties": self.tie_rule}
 
 
 class Defence(BaseDefence):
@@ -171,6 +196,7 @@ class Defence(BaseDefence):
             instance_top_k=p.instance_top_k,
             temperature=p.router_temperature,
             overlapping_slices=p.mode == "released",
+            ties=p.tie_rule,
         )
         return STRATEGIES[self.routing](question)
 

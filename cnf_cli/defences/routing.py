@@ -10,6 +10,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from cnf_cli.defences import shares
+from cnf_cli.engine.random import seeds_from
+
 CLEAN, LOCAL, GLOBAL = 0, 1, 2
 
 
@@ -32,6 +35,8 @@ class Question:
     temperature: float = 1.0
     overlapping_slices: bool = False
     """`random` with the published code's slices."""
+    ties: str = "first"
+    """Who gets a row that several models solve equally well: the "first", a "draw"n or the "least-loaded" one."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +102,13 @@ def self_training(q: Question) -> Selection:
 
 
 def best(q: Question) -> Selection:
-    """Each row trains the one model that solves it best now."""
-    winner = q.cost.argmin(1)
-    return Selection([(winner == j).nonzero()[:, 0] for j in range(q.cost.shape[1])])
+    """Each row trains the one model that solves it best now; `ties` settles which, where several are equally good."""
+    return _of(shares.winners(q.cost, q.ties, None if q.ties == "first" else _lots(q)), q.cost.shape[1])
+
+
+def balanced(q: Question) -> Selection:
+    """Every model gets its equal share of the rows, so that the rows' costs under their models add up to the least."""
+    return _of(shares.balanced(q.cost, _lots(q)), q.cost.shape[1])
 
 
 def topk_with_best(q: Question) -> Selection:
@@ -118,9 +127,10 @@ STRATEGIES: dict[str, Callable[[Question], Selection]] = {
     "self-training": self_training,
     "topk-with-best": topk_with_best,
     "best": best,
+    "balanced": balanced,
 }
 NEEDS_ROUTER = frozenset({"m-topk", "m-sample", "i-topk", "i-sample", "topk-with-best"})
-NEEDS_COST = NEEDS_ROUTER | {"best"}
+NEEDS_COST = NEEDS_ROUTER | {"best", "balanced"}
 
 
 def statistics(chosen: Selection, kind: Int[Tensor, " N"]) -> dict[str, float]:
@@ -169,6 +179,15 @@ def distinct(rows: Int[Tensor, " k"]) -> Int[Tensor, " u"]:
     """Every row once, ascending."""
     out: Tensor = torch.unique(rows)
     return out
+
+
+def _of(model: Int[Tensor, " N"], models: int) -> Selection:
+    """Each row to the one model named for it."""
+    return Selection([(model == j).nonzero()[:, 0] for j in range(models)])
+
+
+def _lots(q: Question) -> Float[Tensor, "N m"]:
+    return shares.lots(seeds_from(q.rng, 1), *q.cost.shape).to(q.cost.device)
 
 
 def _log_prob(q: Question, dim: int) -> Float[Tensor, "N m"]:

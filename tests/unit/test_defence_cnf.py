@@ -146,7 +146,7 @@ def paired_run(problem: Any, monkeypatch: pytest.MonkeyPatch, train_as_before: b
     return run
 
 
-@pytest.mark.parametrize("routing", ["m-topk", "topk-with-best", "i-sample", "best", "random"])
+@pytest.mark.parametrize("routing", ["m-topk", "topk-with-best", "i-sample", "best", "balanced", "random"])
 def test_efficient_step_equals_the_plain_one(problem, monkeypatch: pytest.MonkeyPatch, routing: str) -> None:
     """With equal seeds, mode efficient selects, trains and routes exactly as mode paper does: same metrics, weights."""
     plain = paired_run(problem, monkeypatch, mode="paper", routing=routing)

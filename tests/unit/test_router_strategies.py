@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 
+from cnf_cli.defences import shares
 from cnf_cli.defences.routing import CLEAN, GLOBAL, LOCAL, STRATEGIES, Question, Selection, overlap, statistics
 
 B, M = 6, 3
@@ -158,3 +159,87 @@ def test_overlap_and_entropy_extremes() -> None:
     peak = torch.zeros(N, M)
     peak[:, 0] = 50
     assert statistics(STRATEGIES["i-topk"](question(logits=peak)), question().kind)["router_entropy"] < 0.01
+
+
+@pytest.mark.parametrize("ties", ["draw", "least-loaded"])
+def test_ties_are_shared_among_the_models_that_are_best(ties: str) -> None:
+    """Where all models are equally good but for rounding, each gets its share; a row with one best model goes to it."""
+    many = 3000
+    cost = 1 + 5e-7 * torch.rand(many, M, generator=torch.Generator().manual_seed(1))
+    cost[:90] = torch.tensor([2.0, 2.0, 1.0])
+    zero = torch.zeros(many, dtype=torch.long)
+    got = STRATEGIES["best"](question(cost=cost, kind=zero, maker=zero, ties=ties, logits=None))
+    assert sorted(torch.cat(got.trained).tolist()) == list(range(many))
+    assert set(range(90)) <= set(rows(got)[2])
+    loads = torch.tensor([float(len(r)) for r in got.trained])
+    if ties == "least-loaded":
+        assert loads.tolist() == [1000.0] * M
+    else:  # 2910 fair draws: chi-square, 2 degrees of freedom, p = 0.001
+        expected = torch.tensor([970.0, 970.0, 1060.0])
+        assert float(((loads - expected) ** 2 / 970).sum()) < 13.8
+
+
+def test_ties_between_two_never_reach_a_third() -> None:
+    """A row that two models are best at goes to one of these two, by every rule."""
+    cost = torch.tensor([[1.0, 2.0, 1.0]]).expand(300, 3)
+    zero = torch.zeros(300, dtype=torch.long)
+    for ties, loads in (("first", [300, 0, 0]), ("least-loaded", [150, 0, 150])):
+        got = STRATEGIES["best"](question(cost=cost, kind=zero, maker=zero, ties=ties, logits=None))
+        assert [len(r) for r in got.trained] == loads
+    drawn = STRATEGIES["best"](question(cost=cost, kind=zero, maker=zero, ties="draw", logits=None))
+    assert len(drawn.trained[1]) == 0
+    assert 100 < len(drawn.trained[0]) < 200  # 5.8 standard deviations of 300 fair draws
+
+
+def test_a_lot_depends_on_its_seed_row_and_model_only() -> None:
+    """Drawing by counting: more rows or models change none of the lots that were there."""
+    seed = torch.tensor([5])
+    few, many = shares.lots(seed, 7, 2), shares.lots(seed, 11, 4)
+    assert torch.equal(few, many[:7, :2])
+    assert not torch.equal(few, shares.lots(seed + 1, 7, 2))
+    assert len(many.unique()) == many.numel()
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["all different", "many ties"])
+@pytest.mark.parametrize(("count", "models"), [(6, 3), (20, 3), (29, 4), (64, 7)])
+def test_balanced_is_the_cheapest_equal_share(count: int, models: int, whole: bool) -> None:
+    """Loads are equal to within one, and no assignment with these loads costs less (scipy's, as the judge)."""
+    from scipy.optimize import linear_sum_assignment
+
+    for seed in range(5):
+        cost = torch.rand(count, models, generator=torch.Generator().manual_seed(seed)) + 1
+        if whole:
+            cost = (3 * cost).round()
+        zero = torch.zeros(count, dtype=torch.long)
+        got = STRATEGIES["balanced"](question(seed, cost=cost, kind=zero, maker=zero, logits=None))
+        assert sorted(torch.cat(got.trained).tolist()) == list(range(count))
+        loads = [len(r) for r in got.trained]
+        assert sorted(set(loads)) in ([count // models], [count // models, count // models + 1])
+        seats = torch.arange(models).repeat_interleave(torch.tensor(loads))
+        best = cost[:, seats].numpy()[linear_sum_assignment(cost[:, seats].numpy())].sum()
+        assert sum(float(cost[r, j].sum()) for j, r in enumerate(got.trained)) == pytest.approx(best, rel=1e-5)
+
+
+def test_balanced_settles_ties_by_lot() -> None:
+    """Where all models are equal, who gets which row changes with the seed, and no model is always given the rest."""
+    zero = torch.zeros(10, dtype=torch.long)
+    dealt = [
+        rows(STRATEGIES["balanced"](question(seed, cost=torch.ones(10, 3), kind=zero, maker=zero, logits=None)))
+        for seed in range(20)
+    ]
+    assert len({str(each) for each in dealt}) > 10
+    assert {len(each[0]) for each in dealt} == {3, 4}
+
+
+def test_the_tie_rule_is_part_of_a_results_identity() -> None:
+    """Ties to the first model, as stored results have them, go unsaid; any other rule makes another key."""
+    from cnf_cli.defences.cnf import Params
+
+    def rule(**keys: str) -> str | None:
+        return Params(**keys).identity().get("ties")  # type: ignore[arg-type]
+
+    assert rule(routing="best") == "draw"
+    assert rule(routing="best", ties="least-loaded") == "least-loaded"
+    assert rule(routing="best", ties="first") is None
+    assert rule() is None
+    assert rule(routing="topk-with-best") is None  # ties as the published code has them
