@@ -12,7 +12,7 @@ from cnf_cli.cli.context import Context, command
 
 if TYPE_CHECKING:
     from cnf_cli.cli.measured import Table
-    from cnf_cli.stages.runner import Task
+    from cnf_cli.pipeline.stage import Task
     from cnf_cli.store import Manifest
 
 Name = Annotated[str, typer.Argument(help="tsplib, cvrplib or atsplib; tsplib:all, tsplib:kro*,..200")]

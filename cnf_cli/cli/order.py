@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cnf_cli.cli.context import Context
     from cnf_cli.cli.run_stage import Launch
+    from cnf_cli.pipeline.stage import Task
     from cnf_cli.recipe import Recipe
     from cnf_cli.stages.assemble import Named, Solvers
     from cnf_cli.stages.evaluate import SetOf
-    from cnf_cli.stages.runner import Task
     from cnf_cli.store import Manifest
 
 STAND_INS = ("nearest", "descent")

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cnf_cli.cli.progress import describe, duration
+from cnf_cli.pipeline.stage import Task
 from cnf_cli.stages.job import Bar
-from cnf_cli.stages.runner import Step, Task
+from cnf_cli.stages.runner import Step
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,35 +38,9 @@ def lines_of(task: Task) -> list[Line]:
 
 def _walk(task: Task, found: dict[str, Line]) -> str:
     inputs = {n: _walk(s, found) if isinstance(s, Task) else s.key for n, s in task.inputs.items()}
-    same = json.dumps([task.stage, task.dumped(), inputs], sort_keys=True, default=str)
-    found.setdefault(same, Line(task.stage, title(task)))
+    same = json.dumps([task.stage.name, task.dumped(), inputs], sort_keys=True, default=str)
+    found.setdefault(same, Line(task.stage.name, task.stage.title(task)))
     return same
-
-
-def title(task: Task) -> str:
-    """What a stage does, in plain words."""
-    about: dict[str, Any] = task.dumped()
-    if task.stage == "data":
-        return f"draw {about['data']['count']} clean {_size(about)} instances"
-    if task.stage == "pretrain":
-        return f"pretrain a policy on {about['pretrain']['instances']:,} others"
-    if task.stage == "attack":
-        return "attack every hardened model" if about["set"]["white_box"] else "attack the pretrained policy"
-    if task.stage == "train_cnf":
-        return f"harden it: {about['train']['defence']}, {about['train']['models']} models"
-    if task.stage == "label":
-        return f"solve {_which(task.inputs.get('data'))} with {about['label']['solver']}"
-    return {"evaluate": "measure before and after", "report": "write the report"}.get(task.stage, task.stage)
-
-
-def _which(source: object) -> str:
-    if not isinstance(source, Task) or source.stage != "attack":
-        return "the clean instances"
-    return "the newly attacked ones" if source.dumped()["set"]["white_box"] else "the attacked instances"
-
-
-def _size(about: dict[str, Any]) -> str:
-    return f"{about['problem']['kind'].upper()}{about['problem']['n']}"
 
 
 class Overview:
@@ -92,7 +67,7 @@ class Overview:
         if step.key in self.seen:
             return
         self.seen.add(step.key or "")
-        if self.at >= 0 and self.lines[self.at].stage == step.stage == "visualize":
+        if self.at >= 0 and self.lines[self.at].parts and self.lines[self.at].stage == step.stage:
             self.progress.update(self.rows[self.at], advance=1)
             return
         self._finish()

@@ -13,9 +13,10 @@ from cnf_cli.cli import complete
 from cnf_cli.cli.context import Context
 
 if TYPE_CHECKING:
+    from cnf_cli.pipeline.stage import Task
     from cnf_cli.recipe import Recipe
     from cnf_cli.recipe.sections import RuntimeSection
-    from cnf_cli.stages.runner import Runner, Step, Task
+    from cnf_cli.stages.runner import Runner, Step
     from cnf_cli.store import Manifest
 
 RUN = "Running"

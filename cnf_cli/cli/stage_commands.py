@@ -12,9 +12,9 @@ from cnf_cli.cli.context import Context, command
 from cnf_cli.cli.run_stage import Alias, Force, Launch, NoDeps, Nodes, Plan, Sets, Target, recipe_for
 
 if TYPE_CHECKING:
+    from cnf_cli.pipeline.stage import Task
     from cnf_cli.recipe import Recipe
     from cnf_cli.stages.assemble import Named
-    from cnf_cli.stages.runner import Task
     from cnf_cli.store import Manifest
 
 PANEL = "Stages"

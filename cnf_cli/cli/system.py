@@ -44,13 +44,13 @@ def selftest(
 ) -> None:
     """Run a tiny two-stage pipeline through the store and check its result."""
     from cnf_cli.cli.run_stage import Launch
+    from cnf_cli.pipeline.stage import Task
     from cnf_cli.recipe.sections import RuntimeSection
-    from cnf_cli.stages.runner import Task
-    from cnf_cli.stages.selftest_count import SelftestSection
+    from cnf_cli.stages import selftest_count, selftest_sum
 
-    section = SelftestSection(numbers=numbers, pause_seconds=pause)
-    count = Task("selftest_count", {"selftest": section}, alias="selftest/count", command="cnf selftest")
-    total = Task("selftest_sum", {}, {"numbers": count}, alias="selftest/sum", command="cnf selftest")
+    section = selftest_count.SelftestSection(numbers=numbers, pause_seconds=pause)
+    count = Task(selftest_count.STAGE, {"selftest": section}, alias="selftest/count", command="cnf selftest")
+    total = Task(selftest_sum.STAGE, {}, {"numbers": count}, alias="selftest/sum", command="cnf selftest")
     manifest = Launch(ctx, RuntimeSection(), plan=plan, force=force).run(total)
     if manifest is None:
         return

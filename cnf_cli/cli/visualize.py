@@ -14,9 +14,10 @@ from cnf_cli.cli.context import Context, command
 from cnf_cli.cli.run_stage import Force, Launch, NoDeps, Nodes, Plan, Sets, recipe_for
 
 if TYPE_CHECKING:
+    from cnf_cli.pipeline.stage import Task
     from cnf_cli.recipe import Recipe
     from cnf_cli.stages.assemble import Named
-    from cnf_cli.stages.runner import Runner, Task
+    from cnf_cli.stages.runner import Runner
     from cnf_cli.store import Manifest
 
 PANEL = "Looking"

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cnf_cli.errors import ArtifactError
+from cnf_cli.pipeline.stage import Task
 from cnf_cli.recipe import Recipe
 from cnf_cli.stages import attack, data, label, pretrain, train_cnf
 from cnf_cli.stages.evaluate import SetOf
-from cnf_cli.stages.runner import Task
 from cnf_cli.store import Manifest, Store
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def for_recipe(recipe: Recipe, given: Sequence[Named], solvers: Solvers) -> tupl
 def _several(policy: Task | Manifest) -> bool:
     if isinstance(policy, Manifest):
         return int(policy.checks.get("models", 1)) > 1
-    return policy.stage == "train_cnf"
+    return policy.stage is train_cnf.STAGE
 
 
 def holds_policy(manifest: Manifest) -> bool:

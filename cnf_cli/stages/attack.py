@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from cnf_cli.pipeline.stage import Stage, Task
 from cnf_cli.recipe import Recipe
 from cnf_cli.recipe.sections import AttackSection, Section
 from cnf_cli.stages import data, pretrain
 from cnf_cli.stages.job import Job, Result, derived_seed
-from cnf_cli.stages.runner import Task
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +50,7 @@ def task(
     sections = {"problem": recipe.problem, "attack": attack, "set": AttackSetSection(white_box=white_box)}
     name = "white-box" if white_box else "attack"
     command = f"cnf attack {recipe.source}" + (" --white-box" if white_box else "")
-    return Task("attack", sections, {"policy": policy, "clean": clean}, alias=f"{recipe.name}/{name}", command=command)
+    return Task(STAGE, sections, {"policy": policy, "clean": clean}, alias=f"{recipe.name}/{name}", command=command)
 
 
 def for_sets(section: AttackSection) -> AttackSection:
@@ -146,3 +146,24 @@ def attack_all(
 def _device(policies: Sequence[Any]) -> torch.device:
     device: torch.device = next(policies[0].parameters()).device
     return device
+
+
+def _white_box(task: Task) -> bool:
+    return bool(task.dumped()["set"]["white_box"])
+
+
+def _command(made: Manifest, recipe: str) -> str:
+    if not recipe:
+        return ""
+    given = f" --with {made.inputs['policy'].key[:12]} --data {made.inputs['clean'].key[:12]}"
+    return f"cnf attack {recipe}{given}" + (" --white-box" if made.sections["set"]["white_box"] else "")
+
+
+STAGE = Stage(
+    "attack",
+    VERSION,
+    run,
+    title=lambda task: "attack every hardened model" if _white_box(task) else "attack the pretrained policy",
+    command=_command,
+    labelled=lambda task: "the newly attacked ones" if _white_box(task) else "the attacked instances",
+)

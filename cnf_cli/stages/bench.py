@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cnf_cli.errors import CheckFailed
+from cnf_cli.pipeline.stage import Stage, Task
 from cnf_cli.recipe.sections import Section
 from cnf_cli.stages.job import Job, Result
-from cnf_cli.stages.runner import Task
 
 if TYPE_CHECKING:
     from cnf_cli.bench.libraries import Library
@@ -38,7 +38,7 @@ def task(library: Library, items: Sequence[Item], alias: str | None = None) -> T
         best=tuple(None if math.isnan(item.cost) else item.cost for item in items),
     )
     return Task(
-        "bench", {"bench": section}, alias=alias, command=f"cnf bench fetch {library.name}", local={"items": items}
+        STAGE, {"bench": section}, alias=alias, command=f"cnf bench fetch {library.name}", local={"items": items}
     )
 
 
@@ -55,3 +55,6 @@ def run(job: Job) -> Result:
     made = collect(items, solver=f"{about.name} {about.what}", attrs={"source": about.name})
     dataset.save(job.work / "data.h5", made)
     return Result({"data.h5": job.work / "data.h5"}, {"problem": made.problem, "count": len(made)})
+
+
+STAGE = Stage("bench", VERSION, run, title=lambda task: f"take in {task.dumped()['bench']['library']}")

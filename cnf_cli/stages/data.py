@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from cnf_cli.pipeline.stage import Stage, Task
 from cnf_cli.recipe.sections import Count, ProblemSection, Section, Seed
 from cnf_cli.stages.job import Job, Result, derived_seed
-from cnf_cli.stages.runner import Task
+from cnf_cli.store import Manifest
 
 VERSION = 1
 _ROWS = 1000
@@ -21,8 +22,8 @@ class DataSection(Section):
 
 def task(problem: ProblemSection, count: int, seed: int, alias: str | None = None) -> Task:
     """The data set of `count` instances of that problem."""
-    command = f"cnf data generate {problem.kind} --n {problem.n} --count {count} --dist {problem.dist} --seed {seed}"
-    return Task("data", {"problem": problem, "data": DataSection(count=count, seed=seed)}, alias=alias, command=command)
+    command = _typed(problem.kind, problem.n, count, problem.dist, seed)
+    return Task(STAGE, {"problem": problem, "data": DataSection(count=count, seed=seed)}, alias=alias, command=command)
 
 
 def run(job: Job) -> Result:
@@ -46,3 +47,20 @@ def run(job: Job) -> Result:
     made = dataset.Dataset(problem_section.kind, (problem.to_block(concatenate(parts)),), attrs=attrs)
     dataset.save(job.work / "data.h5", made)
     return Result({"data.h5": job.work / "data.h5"}, {"problem": problem_section.kind, "count": section.count})
+
+
+def _title(task: Task) -> str:
+    problem, drawn = (task.dumped()[name] for name in ("problem", "data"))
+    return f"draw {drawn['count']} clean {problem['kind'].upper()}{problem['n']} instances"
+
+
+def _command(made: Manifest, recipe: str) -> str:
+    problem, drawn = made.sections["problem"], made.sections["data"]
+    return _typed(problem["kind"], problem["n"], drawn["count"], problem["dist"], drawn["seed"])
+
+
+def _typed(kind: str, n: int, count: int, dist: str, seed: int) -> str:
+    return f"cnf data generate {kind} --n {n} --count {count} --dist {dist} --seed {seed}"
+
+
+STAGE = Stage("data", VERSION, run, _title, _command)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cnf_cli.errors import RecipeError
+from cnf_cli.pipeline.stage import Stage, Task
 from cnf_cli.stages.files import write_atomic
 from cnf_cli.stages.job import Job, Result
 from cnf_cli.stages.protocol import ProtocolSection, SetEntry
-from cnf_cli.stages.runner import Task
 
 if TYPE_CHECKING:
     from cnf_cli.store import Manifest
@@ -52,7 +52,7 @@ def task(
         solvers=tuple(solvers),
         **protocol,
     )
-    return Task("evaluate", {"protocol": section}, inputs, alias=alias, command=command)
+    return Task(STAGE, {"protocol": section}, inputs, alias=alias, command=command)
 
 
 def run(job: Job) -> Result:
@@ -84,3 +84,12 @@ def run(job: Job) -> Result:
     checks |= {"reference_not_proved": unproved} if unproved else {}
     files = {name: job.work / name for name in ("evaluation.h5", "rows.json")}
     return Result(files, checks)
+
+
+STAGE = Stage(
+    "evaluate",
+    VERSION,
+    run,
+    title=lambda _: "measure before and after",
+    command=lambda _, recipe: f"cnf evaluate {recipe}" if recipe else "",
+)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cnf_cli.pipeline.stage import Stage, Task
 from cnf_cli.recipe.sections import Count, Section
 from cnf_cli.stages.job import Job, Result
-from cnf_cli.stages.runner import Task
 
 if TYPE_CHECKING:
     from cnf_cli.store import Manifest
@@ -22,7 +22,7 @@ class FirstSection(Section):
 
 def task(data: Task | Manifest, count: int) -> Task:
     """The first `count` instances of `data`."""
-    return Task("first", {"first": FirstSection(count=count)}, {"data": data})
+    return Task(STAGE, {"first": FirstSection(count=count)}, {"data": data})
 
 
 def run(job: Job) -> Result:
@@ -33,3 +33,6 @@ def run(job: Job) -> Result:
     cut = first_of(dataset.load(job.inputs["data"].path("data.h5")), job.section("first").count)
     dataset.save(job.work / "data.h5", cut)
     return Result({"data.h5": job.work / "data.h5"}, {"problem": cut.problem, "count": len(cut)})
+
+
+STAGE = Stage("first", VERSION, run, title=lambda task: f"cut to the first {task.dumped()['first']['count']}")

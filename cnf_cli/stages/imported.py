@@ -10,9 +10,9 @@ from typing import Any
 from pydantic import Field
 
 from cnf_cli.errors import DataError
+from cnf_cli.pipeline.stage import Stage, Task
 from cnf_cli.recipe.sections import Section
 from cnf_cli.stages.job import Job, Result
-from cnf_cli.stages.runner import Task
 
 VERSION = 1
 
@@ -51,7 +51,7 @@ def task(
         heads=heads,
     )
     return Task(
-        "imported",
+        STAGE,
         {"import": section},
         local={"paths": list(paths), "solutions": solutions, "skipped": skipped},
         command="cnf import",
@@ -114,3 +114,6 @@ def _policies(job: Job, found: Any) -> Result:
     files = save_models(job.work, models, problem_section, policy_section)
     checks = {"problem": found.problem, "models": len(models), "known": found.known, "warnings": warnings}
     return Result(files, checks)
+
+
+STAGE = Stage("imported", VERSION, run, title=lambda _: "import files")

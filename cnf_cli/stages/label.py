@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from cnf_cli.pipeline.stage import Stage, Task
 from cnf_cli.recipe.sections import Section
 from cnf_cli.stages.job import Job, Result
-from cnf_cli.stages.runner import Task
 
 if TYPE_CHECKING:
     from cnf_cli.formats.dataset import Block, Dataset
@@ -49,7 +49,7 @@ def task(
     section = LabelSection(solver=solver, timeout_seconds=timeout_seconds, keep=keep)
     source = data.key[:12] if not isinstance(data, Task) else "ID"
     command = f"cnf label {source} --solver {solver}"
-    return Task("label", {"label": section, "params": settings}, {"data": data}, alias, command, dict(local or {}))
+    return Task(STAGE, {"label": section, "params": settings}, {"data": data}, alias, command, dict(local or {}))
 
 
 def run(job: Job) -> Result:
@@ -133,3 +133,18 @@ def _block_with(block: Block, outcomes: Sequence[Outcome | None]) -> Block:
             cost[i], proved[i], tours[i] = np.nan, False, ()
     tour = pad_tours(tours) if any(tours) else None
     return replace(block, cost=cost, proved=proved, tour=tour)
+
+
+def _title(task: Task) -> str:
+    source = task.inputs.get("data")
+    whose = source.stage.labelled(source) if isinstance(source, Task) else "the clean instances"
+    return f"solve {whose} with {task.dumped()['label']['solver']}"
+
+
+STAGE = Stage(
+    "label",
+    VERSION,
+    run,
+    _title,
+    command=lambda made, _: f"cnf label {made.inputs['data'].key[:12]} --solver {made.sections['label']['solver']}",
+)

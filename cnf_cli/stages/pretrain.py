@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cnf_cli.pipeline.stage import Stage, Task
 from cnf_cli.recipe import Recipe
 from cnf_cli.stages.job import Job, Result, derived_seed
-from cnf_cli.stages.runner import Task
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from cnf_cli.store import Manifest
 
 VERSION = 1
-DISTRIBUTED = True
 
 
 def task(recipe: Recipe, init: Manifest | None = None, validation: Manifest | None = None) -> Task:
@@ -29,7 +28,7 @@ def task(recipe: Recipe, init: Manifest | None = None, validation: Manifest | No
     inputs |= {"init": init} if init else {}
     inputs |= {"validation": validation} if validation else {}
     sections = recipe.sections("problem", "policy", "pretrain")
-    return Task("pretrain", sections, inputs, alias=f"{recipe.name}/pretrain", command=f"cnf pretrain {recipe.source}")
+    return Task(STAGE, sections, inputs, alias=f"{recipe.name}/pretrain", command=f"cnf pretrain {recipe.source}")
 
 
 def run(job: Job) -> Result:
@@ -136,3 +135,13 @@ def _start_from(policy: Any, job: Job) -> None:
 
     other = load_models(job.inputs["init"])
     fit(policy, other.policies[0].state_dict(), f"artifact {job.inputs['init'].manifest.key[:12]}")
+
+
+STAGE = Stage(
+    "pretrain",
+    VERSION,
+    run,
+    title=lambda task: f"pretrain a policy on {task.dumped()['pretrain']['instances']:,} others",
+    command=lambda _, recipe: f"cnf pretrain {recipe}" if recipe else "",
+    distributed=True,
+)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from cnf_cli.errors import ArtifactError
+from cnf_cli.pipeline.stage import Stage, Task
 from cnf_cli.recipe.sections import Section
 from cnf_cli.stages.files import write_atomic
 from cnf_cli.stages.job import Artifact, Job, Result
-from cnf_cli.stages.runner import Task
 from cnf_cli.stages.visualize import ancestry
 from cnf_cli.store import Manifest, Store
 
@@ -53,7 +53,7 @@ def task(
     inputs = {f"evaluation-{i:03d}": one for i, one in enumerate(evaluations)}
     inputs |= {f"figure-{name}": one for name, one in figures.items()}
     command = f"cnf report {recipe or ' '.join(one.key[:12] for one in evaluations)}"
-    return Task("report", {"report": ReportSection(recipe=recipe, facts=facts)}, inputs, alias=alias, command=command)
+    return Task(STAGE, {"report": ReportSection(recipe=recipe, facts=facts)}, inputs, alias=alias, command=command)
 
 
 def run(job: Job) -> Result:
@@ -156,36 +156,14 @@ def _title(evaluation: Manifest, history: Sequence[Manifest], recipe: str) -> st
 
 def _made(manifest: Manifest, recipe: str) -> Made:
     from cnf_cli.report.page import Made
+    from cnf_cli.stages.table import command_of
 
     facts = manifest.provenance
     typed = shlex.join(str(word) for word in facts.get("command", ()))
     seconds = facts.get("seconds")
-    alone = how_to_make(manifest, recipe)
+    alone = command_of(manifest, recipe)
     finished = str(facts.get("finished", "")).replace("T", " ").replace("Z", " UTC")
     return Made(manifest.stage, manifest.key, alone or typed, typed, seconds, finished, manifest.sections)
-
-
-def how_to_make(manifest: Manifest, recipe: str) -> str:
-    """The command that makes this artifact alone; '' where only the one typed then is known."""
-    about = manifest.sections
-    if manifest.stage == "data":
-        problem, drawn = about["problem"], about["data"]
-        return (
-            f"cnf data generate {problem['kind']} --n {problem['n']} --count {drawn['count']} "
-            f"--dist {problem['dist']} --seed {drawn['seed']}"
-        )
-    if manifest.stage == "label":
-        return f"cnf label {manifest.inputs['data'].key[:12]} --solver {about['label']['solver']}"
-    if not recipe:
-        return ""
-    verbs = {"pretrain": "pretrain", "train_cnf": "train-cnf", "attack": "attack", "evaluate": "evaluate"}
-    verb = verbs.get(manifest.stage)
-    if verb is None:
-        return ""
-    if manifest.stage == "attack":
-        given = f" --with {manifest.inputs['policy'].key[:12]} --data {manifest.inputs['clean'].key[:12]}"
-        return f"cnf attack {recipe}{given}" + (" --white-box" if about["set"]["white_box"] else "")
-    return f"cnf {verb} {recipe}"
 
 
 def _machine(history: Sequence[Manifest]) -> dict[str, str]:
@@ -208,3 +186,6 @@ def _machine(history: Sequence[Manifest]) -> dict[str, str]:
             if value is not None and str(value) not in out.get(name, "").split("; "):
                 out[name] = f"{out[name]}; {value}" if name in out else str(value)
     return out
+
+
+STAGE = Stage("report", VERSION, run, title=lambda _: "write the report")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,36 +9,12 @@ from typing import Any
 
 from cnf_cli import interrupt
 from cnf_cli.errors import ArtifactError
-from cnf_cli.recipe.sections import RuntimeSection, Section
+from cnf_cli.pipeline.stage import Task
+from cnf_cli.recipe.sections import RuntimeSection
 from cnf_cli.stages import ranks
 from cnf_cli.stages.job import Artifact, Bars, Job, Silent
 from cnf_cli.stages.provenance import provenance
-from cnf_cli.store import Input, Manifest, Store, make_key
-
-
-@dataclass(frozen=True)
-class Task:
-    """A stage that is wanted, with the tasks or artifacts it reads."""
-
-    stage: str
-    sections: Mapping[str, Section]
-    inputs: Mapping[str, Task | Manifest] = field(default_factory=dict)
-    alias: str | None = None
-    """The ref that will point at the result."""
-    command: str = ""
-    """What a user would type to run this stage alone."""
-    local: Mapping[str, Any] = field(default_factory=dict)
-    """What the stage may use but its result must not depend on, such as where an input file lies."""
-
-    @property
-    def module(self) -> Any:
-        return importlib.import_module(f"cnf_cli.stages.{self.stage}")
-
-    def dumped(self) -> dict[str, Any]:
-        return {name: section.identity() for name, section in self.sections.items()}
-
-    def key(self, inputs: Mapping[str, Manifest]) -> str:
-        return make_key(self.stage, self.module.VERSION, self.dumped(), {n: m.digest for n, m in inputs.items()})
+from cnf_cli.store import Input, Manifest, Store
 
 
 @dataclass(frozen=True)
@@ -79,16 +54,16 @@ class Runner:
         for name, source in task.inputs.items():
             found = self._plan(source, steps, False, seen) if isinstance(source, Task) else source
             if found is None:
-                missing = missing or (source.stage if isinstance(source, Task) else name)
+                missing = missing or (source.stage.name if isinstance(source, Task) else name)
             else:
                 inputs[name] = found
         if missing:
-            steps.append(Step(task.stage, "waits", None, f"needs the result of {missing}"))
+            steps.append(Step(task.stage.name, "waits", None, f"needs the result of {missing}"))
             return seen.setdefault(id(task), None)
         key = task.key(inputs)
         found = None if force else self.store.find(key)
         why = "forced" if force else "" if found else self._why(task, inputs)
-        steps.append(Step(task.stage, "hit" if found else "miss", key, why))
+        steps.append(Step(task.stage.name, "hit" if found else "miss", key, why))
         return seen.setdefault(id(task), found)
 
     def run(self, task: Task, *, force: bool = False, deps: bool = True) -> Manifest:
@@ -106,10 +81,10 @@ class Runner:
         key = task.key(inputs)
         found = None if force else self.store.find(key)
         if found is None:
-            self.on_step(Step(task.stage, "miss", key, "forced" if force else self._why(task, inputs)))
+            self.on_step(Step(task.stage.name, "miss", key, "forced" if force else self._why(task, inputs)))
             found = self._make(task, key, inputs, fresh=force)
         else:
-            self.on_step(Step(task.stage, "hit", key, ""))
+            self.on_step(Step(task.stage.name, "hit", key, ""))
         if task.alias and ranks.rank() == 0 and self.store.refs().get(task.alias) != key:
             self._tag(task.alias, key)
         self._done[id(task)] = task, found
@@ -119,7 +94,7 @@ class Runner:
         steps = self.plan(source)
         if steps[-1].state != "hit":
             raise ArtifactError(
-                f"{task.stage} needs the result of {source.stage}, which is not in the store",
+                f"{task.stage.name} needs the result of {source.stage.name}, which is not in the store",
                 hint=f"`{source.command}` makes it." if source.command else "leave out --no-deps to make it.",
             )
 
@@ -135,9 +110,8 @@ class Runner:
             local=task.local,
         )
         started, spent = time.monotonic(), time.process_time()
-        together = getattr(task.module, "DISTRIBUTED", False)
         with interrupt.polite():
-            result: Any = task.module.run(job) if together or ranks.rank() == 0 else None
+            result: Any = task.stage.run(job) if task.stage.distributed or ranks.rank() == 0 else None
         if ranks.rank() > 0:
             return self._made_by_rank_0(key)
         facts = provenance(self.command, time.monotonic() - started)
@@ -145,8 +119,8 @@ class Runner:
         manifest = self.store.commit(
             key,
             result.files,
-            stage=task.stage,
-            version=task.module.VERSION,
+            stage=task.stage.name,
+            version=task.stage.version,
             sections=task.dumped(),
             inputs={name: Input(m.key, m.digest) for name, m in inputs.items()},
             provenance={**facts, **job.provenance},
@@ -171,9 +145,9 @@ class Runner:
 
     def _why(self, task: Task, inputs: Mapping[str, Manifest]) -> str:
         """The first part of the key that differs from the nearest artifact of the same stage."""
-        wanted = dict(_parts(task.module.VERSION, task.dumped(), {n: m.digest for n, m in inputs.items()}))
+        wanted = dict(_parts(task.stage.version, task.dumped(), {n: m.digest for n, m in inputs.items()}))
         best: list[str] | None = None
-        for manifest in self.store.manifests(task.stage):
+        for manifest in self.store.manifests(task.stage.name):
             digests = {name: entry.digest for name, entry in manifest.inputs.items()}
             have = dict(_parts(manifest.version, manifest.sections, digests))
             differs = [part for part in {**have, **wanted} if have.get(part) != wanted.get(part)]

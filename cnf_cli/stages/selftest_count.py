@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from cnf_cli.pipeline.stage import Stage
 from cnf_cli.recipe.sections import Section
 from cnf_cli.stages.files import write_atomic
 from cnf_cli.stages.job import Job, Result
@@ -34,3 +35,6 @@ def run(job: Job) -> Result:
     out = job.work / "numbers.txt"
     out.write_text("\n".join(done) + "\n")
     return Result({"numbers.txt": out}, {"count": len(done)})
+
+
+STAGE = Stage("selftest_count", VERSION, run, title=lambda _: "count")

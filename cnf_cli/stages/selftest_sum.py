@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cnf_cli.pipeline.stage import Stage
 from cnf_cli.stages.job import Job, Result
 
 VERSION = 1
@@ -13,3 +14,6 @@ def run(job: Job) -> Result:
     out = job.work / "sum.txt"
     out.write_text(f"{total}\n")
     return Result({"sum.txt": out}, {"sum": total})
+
+
+STAGE = Stage("selftest_sum", VERSION, run, title=lambda _: "add up")

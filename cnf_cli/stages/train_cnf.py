@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cnf_cli.errors import RecipeError
+from cnf_cli.pipeline.stage import Stage, Task
 from cnf_cli.recipe import Recipe
 from cnf_cli.stages import pretrain
 from cnf_cli.stages.job import Job, Result, derived_seed
-from cnf_cli.stages.runner import Task
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from cnf_cli.store import Manifest
 
 VERSION = 2
-DISTRIBUTED = True
 
 
 def task(recipe: Recipe, init: Task | Manifest | None = None) -> Task:
@@ -27,7 +26,7 @@ def task(recipe: Recipe, init: Task | Manifest | None = None) -> Task:
     policy = init if init is not None else pretrain.task(recipe)
     sections = recipe.sections("problem", "attack", "train")
     command = f"cnf train-cnf {recipe.source}"
-    return Task("train_cnf", sections, {"policy": policy}, alias=f"{recipe.name}/train-cnf", command=command)
+    return Task(STAGE, sections, {"policy": policy}, alias=f"{recipe.name}/train-cnf", command=command)
 
 
 def run(job: Job) -> Result:
@@ -179,3 +178,18 @@ def _share(section: Any, setup: Setup) -> Any:
     """The section as one rank sees it: its part of the batch, and of the K instances a model is given."""
     counts = {name: getattr(section, name, 0) // setup.world for name in ("batch_size", "top_k")}
     return section.model_copy(update={name: count for name, count in counts.items() if count})
+
+
+def _title(task: Task) -> str:
+    train = task.dumped()["train"]
+    return f"harden it: {train['defence']}, {train['models']} models"
+
+
+STAGE = Stage(
+    "train_cnf",
+    VERSION,
+    run,
+    _title,
+    command=lambda _, recipe: f"cnf train-cnf {recipe}" if recipe else "",
+    distributed=True,
+)

@@ -10,10 +10,10 @@ from typing import Any
 from pydantic import Field
 
 from cnf_cli import plots
+from cnf_cli.pipeline.stage import Stage, Task
 from cnf_cli.recipe.sections import Section
 from cnf_cli.stages.files import write_atomic
 from cnf_cli.stages.job import Artifact, Job, Result
-from cnf_cli.stages.runner import Task
 from cnf_cli.store import Lineage, Manifest, Store
 
 VERSION = 1
@@ -45,7 +45,7 @@ def task(
     section = FigureSection(kind=kind, count=count, instances=instances, facts=facts)
     names = " ".join(one.key[:12] for one in artifacts)
     inputs = {f"artifact-{i:03d}": one for i, one in enumerate(read)}
-    return Task("visualize", {"figure": section}, inputs, alias=alias, command=f"cnf visualize {kind} {names}")
+    return Task(STAGE, {"figure": section}, inputs, alias=alias, command=f"cnf visualize {kind} {names}")
 
 
 def ancestry(store: Store, artifacts: Sequence[Manifest]) -> list[Manifest]:
@@ -93,3 +93,6 @@ def gather(section: FigureSection, artifacts: Sequence[Artifact]) -> Any:
     from cnf_cli.plots._source import Ask, sources
 
     return plots.load(section.kind).collect(sources(artifacts), Ask(section.count, section.instances))
+
+
+STAGE = Stage("visualize", VERSION, run, title=lambda task: f"draw {task.dumped()['figure']['kind']}")

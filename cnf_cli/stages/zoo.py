@@ -9,11 +9,12 @@ from pathlib import Path
 from pydantic import Field
 
 from cnf_cli.errors import ArtifactError
+from cnf_cli.pipeline.stage import Stage, Task
 from cnf_cli.recipe import Recipe
 from cnf_cli.recipe.sections import Section
 from cnf_cli.stages.job import Job, Result
 from cnf_cli.stages.provenance import provenance
-from cnf_cli.stages.runner import Runner, Task
+from cnf_cli.stages.runner import Runner
 from cnf_cli.store import Manifest, Store
 
 VERSION = 1
@@ -32,7 +33,7 @@ def task(name: str) -> Task:
 
     one = card(name)
     section = ZooSection(name=one.name, digest=one.weights.digest)
-    return Task("zoo", {"zoo": section}, alias=one.alias, command=f"cnf show {one.alias}")
+    return Task(STAGE, {"zoo": section}, alias=one.alias, command=f"cnf show {one.alias}")
 
 
 def run(job: Job) -> Result:
@@ -81,7 +82,7 @@ def _commit(store: Store, key: str, wanted: Task, command: tuple[str, ...]) -> M
             key,
             result.files,
             stage="zoo",
-            version=VERSION,
+            version=STAGE.version,
             sections=wanted.dumped(),
             inputs={},
             provenance=facts,
@@ -111,3 +112,6 @@ def stand_in(name: str, why: str, instead: str) -> str:
 
     one = card(name)
     return f"{why}: using {one.alias} from the package (trained on {one.kind}{one.n}); `{instead}` trains one"
+
+
+STAGE = Stage("zoo", VERSION, run, title=lambda task: f"take in zoo/{task.dumped()['zoo']['name']}")

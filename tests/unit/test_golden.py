@@ -58,7 +58,7 @@ def measured(folder: Path) -> dict[str, Any]:
             files = sorted(name for name in made.outputs if name.endswith(".safetensors"))
             tensors = [checkpoint.load(store.open(key, file))[0] for file in files]
             values = [float(torch.cat([t.flatten() for t in model.values()]).abs().mean()) for model in tensors]
-        out[name] = {"version": task.module.VERSION, "values": values}
+        out[name] = {"version": task.stage.version, "values": values}
     return out
 
 

@@ -7,12 +7,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from cnf_cli.pipeline.stage import Task
 from cnf_cli.recipe.load import finish, load_recipe
-from cnf_cli.stages import attack, data, evaluate, first, label, pretrain, train_cnf, visualize, zoo
+from cnf_cli.stages import (
+    attack,
+    bench,
+    data,
+    evaluate,
+    first,
+    imported,
+    label,
+    pretrain,
+    report,
+    selftest_count,
+    selftest_sum,
+    train_cnf,
+    visualize,
+    zoo,
+)
 from cnf_cli.stages.bench import BenchSection
 from cnf_cli.stages.imported import ImportSection
 from cnf_cli.stages.report import ReportSection
-from cnf_cli.stages.runner import Task
 from cnf_cli.stages.selftest_count import SelftestSection
 from cnf_cli.store import Manifest, Output, Store
 from cnf_cli.zoo.cards import cards
@@ -55,14 +70,17 @@ def tasks() -> Iterator[tuple[str, Task]]:
     yield "evaluate", evaluate.task(sets, [("policy", policy)], **plain)
     solved = [evaluate.SetOf("clean", clean, (clean,))]
     yield "evaluate a solver", evaluate.task(solved, [("policy", policy)], ("hgs",), **{**plain, "decode": "sample"})
-    yield "bench", Task("bench", {"bench": BenchSection(library="tsplib", names=("a",), sha256=("0",), best=(1.0,))})
-    yield "imported", Task("imported", {"import": ImportSection(files=("0" * 64,), names=("a.tsp",))})
+    yield (
+        "bench",
+        Task(bench.STAGE, {"bench": BenchSection(library="tsplib", names=("a",), sha256=("0",), best=(1.0,))}),
+    )
+    yield "imported", Task(imported.STAGE, {"import": ImportSection(files=("0" * 64,), names=("a.tsp",))})
     yield "visualize", visualize.task("tours", [], store)
-    yield "report", Task("report", {"report": ReportSection(facts="0")}, {"evaluation-000": clean})
-    yield "selftest_count", Task("selftest_count", {"selftest": SelftestSection()})
-    yield "selftest_sum", Task("selftest_sum", {}, {"numbers": clean})
-    for one in cards():
-        yield f"zoo {one.name}", zoo.task(one.name)
+    yield "report", Task(report.STAGE, {"report": ReportSection(facts="0")}, {"evaluation-000": clean})
+    yield "selftest_count", Task(selftest_count.STAGE, {"selftest": SelftestSection()})
+    yield "selftest_sum", Task(selftest_sum.STAGE, {}, {"numbers": clean})
+    for card in cards():
+        yield f"zoo {card.name}", zoo.task(card.name)
 
 
 def test_every_key_is_what_it_was() -> None:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
 
 from cnf_cli.errors import ArtifactError
-from cnf_cli.stages.runner import Runner, Task
+from cnf_cli.pipeline.stage import Task
+from cnf_cli.stages import selftest_count, selftest_sum, table
+from cnf_cli.stages.runner import Runner
 from cnf_cli.stages.selftest_count import SelftestSection
 from cnf_cli.store import Store
 
 
 def tasks(numbers: int = 20) -> tuple[Task, Task]:
     count = Task(
-        "selftest_count", {"selftest": SelftestSection(numbers=numbers, pause_seconds=0)}, command="cnf selftest"
+        selftest_count.STAGE, {"selftest": SelftestSection(numbers=numbers, pause_seconds=0)}, command="cnf selftest"
     )
-    return count, Task("selftest_sum", {}, {"numbers": count}, alias="t/sum")
+    return count, Task(selftest_sum.STAGE, {}, {"numbers": count}, alias="t/sum")
 
 
 def test_second_run_is_a_hit(tmp_path: Path) -> None:
@@ -55,7 +58,7 @@ def test_one_runner_never_mistakes_a_new_task_for_a_forgotten_one(tmp_path: Path
     """Tasks made and dropped one after the other, which may lie at one address, each get their own artifact."""
     runner = Runner(Store(tmp_path))
     for numbers in range(2, 12):
-        made = runner.run(Task("selftest_count", {"selftest": SelftestSection(numbers=numbers, pause_seconds=0)}))
+        made = runner.run(Task(selftest_count.STAGE, {"selftest": SelftestSection(numbers=numbers, pause_seconds=0)}))
         assert made.sections["selftest"]["numbers"] == numbers
 
 
@@ -77,3 +80,11 @@ def test_damage_becomes_a_miss_and_is_repaired(tmp_path: Path) -> None:
     assert "damaged" in Runner(store).plan(tasks()[1])[-1].why
     Runner(store).run(tasks()[1])
     assert store.verify(deep=True).problems == []
+
+
+def test_the_table_has_every_stage_once() -> None:
+    """Each file in stages/ that makes a stage stands in the table, names are unique, and versions are positive."""
+    files = [p.stem for p in Path(table.__file__).parent.glob("*.py") if "\nSTAGE = " in p.read_text()]
+    assert sorted(files) == sorted(Path(inspect.getfile(one.run)).stem for one in table.STAGES)
+    assert len({one.name for one in table.STAGES}) == len(table.STAGES)
+    assert all(one.version >= 1 for one in table.STAGES)

@@ -1,0 +1,1 @@
+"""Running stages: planned, cached, resumed and recorded; nothing here knows of routing."""
