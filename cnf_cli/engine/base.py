@@ -20,9 +20,9 @@ class Tables:
 
     Step logits of a rollout that started at f, stands at c and has load l left (`.` runs over d, heads split d evenly):
         query      = first[f] + last[c] + l * load
-        weight_j,h = softmax_j( query_h . key_j,h / sqrt(d / heads) )   over the nodes that are allowed
+        weight_j,h = softmax_j( query_h . key_j,h / sqrt(d / heads) - fade_h * space[c, j] )   over the allowed nodes
         glimpse_h  = sum_j weight_j,h value_j,h
-        logit_j    = clip * tanh( (glimpse . pointer_j + bias_j) / sqrt(d) )
+        logit_j    = clip * tanh( (glimpse . pointer_j + bias_j) / sqrt(d) + near[c, j] )
     The output projection of the attention is already folded into `pointer` and `bias`.
     """
 
@@ -35,6 +35,11 @@ class Tables:
     clip: float
     first: Float[Tensor, "b n d"] | None = None
     load: Float[Tensor, " d"] | None = None
+    near: Float[Tensor, "b n n"] | None = None
+    """What speaks for going from a node to another beside what the network says."""
+    space: Float[Tensor, "b n n"] | None = None
+    """How far each node lies from each other, for attention that fades; goes with `fade`."""
+    fade: Float[Tensor, " h"] | None = None
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         for f in fields(self):
@@ -52,7 +57,13 @@ class Layer(Protocol):
 
     heads: int
 
-    def __call__(self, h: Float[Tensor, "b n d"], /) -> Float[Tensor, "b n d"]: ...
+    @property
+    def fade(self) -> Tensor | None:
+        """How fast each head's attention falls off with distance; None where it does not."""
+
+    def __call__(
+        self, h: Float[Tensor, "b n d"], space: Float[Tensor, "b n n"] | None = None, /
+    ) -> Float[Tensor, "b n d"]: ...
 
     def weights(self) -> tuple[Tensor, ...] | None:
         """What the kernels need: query, key, value, combine and its bias, scale and shift of the first norm, both
@@ -78,8 +89,10 @@ class Engine(Protocol):
 
     name: str
 
-    def through(self, layers: Sequence[Layer], h: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
-        """The node embeddings after all layers, differentiable once."""
+    def through(
+        self, layers: Sequence[Layer], h: Float[Tensor, "b n d"], space: Float[Tensor, "b n n"] | None = None
+    ) -> Float[Tensor, "b n d"]:
+        """The node embeddings after all layers, differentiable once; `space` is for layers whose attention fades."""
 
     def attend(
         self,

@@ -63,10 +63,12 @@ class NativeEngine:
         self.threads = threads
         self.instruction_set = instruction_set
 
-    def through(self, layers: Sequence[Layer], h: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+    def through(
+        self, layers: Sequence[Layer], h: Float[Tensor, "b n d"], space: Float[Tensor, "b n n"] | None = None
+    ) -> Float[Tensor, "b n d"]:
         """All layers in one call; through torch where the kernels have none for them (other norms, odd widths)."""
-        out = through(_native, layers, h, self._threads(), self.instruction_set)
-        return TorchEngine().through(layers, h) if out is None else out
+        out = through(_native, layers, h, space, self._threads(), self.instruction_set)
+        return TorchEngine().through(layers, h, space) if out is None else out
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, cost: Tensor, mixing: Mixing) -> Tensor | None:
         """MatNet's attention in one call; None for widths and types the kernels do not have."""
@@ -212,6 +214,9 @@ def _arrays(tables: Tables, world: World) -> Any:
         plain.get("load"),
         None if world.demand is None else _plain(world.demand),
         world.starts.to("cpu", torch.int64).contiguous(),
+        plain.get("near"),
+        plain.get("space"),
+        plain.get("fade"),
     )
 
 
@@ -221,4 +226,7 @@ def _room(tables: Tables, world: World) -> dict[str, Tensor]:
     shape: dict[str, tuple[int, ...]] = dict.fromkeys(("last", "key", "value", "pointer"), (b, n, d))
     shape |= {"bias": (b, n), "first": (b, n, d) if tables.first is not None else (0,)}
     shape["load"] = (b, d) if tables.load is not None and world.demand is not None else (0,)
+    shape["near"] = (b, n, n) if tables.near is not None else (0,)
+    shape["space"] = (b, n, n) if tables.space is not None else (0,)
+    shape["fade"] = (b, tables.heads) if tables.fade is not None else (0,)
     return {name: torch.zeros(size) for name, size in shape.items()}

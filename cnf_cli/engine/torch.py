@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,6 +16,8 @@ from cnf_cli.engine.base import Layer, Mixing, Tables, World
 
 SLACK = 1e-5
 """A node is allowed while load + SLACK >= demand: float32 loads drift a little along a route."""
+SHARED = ("load", "fade")
+"""Tables that all instances have in common."""
 _CHUNK = 1 << 23
 """Attention weights held at once while replaying; a few of these arrays make up the peak memory."""
 
@@ -25,10 +27,12 @@ class TorchEngine:
 
     name = "torch"
 
-    def through(self, layers: Sequence[Layer], h: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+    def through(
+        self, layers: Sequence[Layer], h: Float[Tensor, "b n d"], space: Float[Tensor, "b n n"] | None = None
+    ) -> Float[Tensor, "b n d"]:
         """One layer after the other."""
         for layer in layers:
-            h = layer(h)
+            h = layer(h, space)
         return h
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, cost: Tensor, mixing: Mixing) -> Tensor | None:
@@ -101,19 +105,19 @@ class _Score(torch.autograd.Function):
     def forward(
         ctx: Any, tables: Tables, world: World, tours: Tensor, weight: Tensor, names: tuple[str, ...], *values: Tensor
     ) -> tuple[Tensor, Tensor]:
-        # Each instance gets its own copy of the shared load vector, so that its gradient can be scaled on its own.
+        # Each instance gets its own copy of the shared vectors, so that their gradients can be scaled on their own.
         own = [v.detach().expand(len(tours), -1) if v.ndim == 1 else v.detach() for v in values]
         leaves = {
             name: v.clone().requires_grad_(need)
             for name, v, need in zip(names, own, ctx.needs_input_grad[5:], strict=True)
         }
         wanted = [leaf for leaf in leaves.values() if leaf.requires_grad]
-        load = leaves.pop("load", None)
+        shared = {name: leaves.pop(name) for name in SHARED if name in leaves}
         local = tables.with_(**leaves)
         total = torch.zeros(tours.shape[:2], dtype=weight.dtype, device=weight.device)
         sums = [torch.zeros_like(leaf) for leaf in wanted]
         with torch.enable_grad():
-            for part in _replay(local, world, tours, load):
+            for part in _replay(local, world, tours, shared):
                 total += part.detach()
                 if part.requires_grad:
                     grads = torch.autograd.grad((weight * part).sum(), wanted, allow_unused=True)
@@ -141,10 +145,10 @@ class _Score(torch.autograd.Function):
 
 
 def _replay(
-    tables: Tables, world: World, tours: Int[Tensor, "b p t"], load: Float[Tensor, "b d"] | None = None
+    tables: Tables, world: World, tours: Int[Tensor, "b p t"], shared: Mapping[str, Tensor] | None = None
 ) -> Iterator[Float[Tensor, "b p"]]:
-    """Parts of log p(tour), a chunk of steps each, that sum to the whole; `load` replaces the tables' load vector."""
-    heads, state = _split(tables, load), State(tables, world)
+    """Parts of log p(tour), a chunk of steps each, that sum to the whole; `shared` replaces the tables' vectors."""
+    heads, state = _split(tables, shared or {}), State(tables, world)
     b, p, t = tours.shape
     n = tables.key.shape[1]
     steps = max(1, _CHUNK // max(1, b * p * n * tables.heads))
@@ -233,9 +237,10 @@ class _Heads:
     value: Float[Tensor, "b h n k"]
     pointer: Float[Tensor, "b d n"]
     load: Float[Tensor, "b d"] | None
+    fade: Float[Tensor, "b h"] | None
 
     def scores(self, place: Place, allowed: Bool[Tensor, "b p n"]) -> Float[Tensor, "b p n"]:
-        """What the clipped logits are made of: (glimpse . pointer_j + bias_j) / sqrt(d)."""
+        """What the clipped logits are made of: (glimpse . pointer_j + bias_j) / sqrt(d) + near_j."""
         t, (start, at, load) = self.tables, place
         b, p = at.shape
         d, h = t.last.shape[-1], t.heads
@@ -245,24 +250,28 @@ class _Heads:
         if self.load is not None and load is not None:
             query = query + load[..., None].to(query.dtype) * self.load[:, None, :]
         query = query.view(b, p, h, d // h).transpose(1, 2) / math.sqrt(d // h)
-        weight = (query @ self.key).masked_fill_(~allowed[:, None], -torch.inf).softmax(-1)
+        score = query @ self.key
+        if self.fade is not None and t.space is not None:
+            score = score - self.fade[:, :, None, None] * _rows(t.space, at)[:, None]
+        weight = score.masked_fill_(~allowed[:, None], -torch.inf).softmax(-1)
         glimpse = (weight @ self.value).transpose(1, 2).reshape(b, p, d)
-        return (glimpse @ self.pointer + t.bias[:, None, :]) / math.sqrt(d)
+        pointed = (glimpse @ self.pointer + t.bias[:, None, :]) / math.sqrt(d)
+        return pointed if t.near is None else pointed + _rows(t.near, at)
 
     def log_softmax(self, score: Float[Tensor, "b p n"], allowed: Bool[Tensor, "b p n"]) -> Float[Tensor, "b p n"]:
         """Log-probabilities of the next node; -inf where it is not allowed."""
         return (self.tables.clip * score.tanh()).masked_fill(~allowed, -torch.inf).log_softmax(-1)
 
 
-def _split(tables: Tables, load: Float[Tensor, "b d"] | None = None) -> _Heads:
+def _split(tables: Tables, shared: Mapping[str, Tensor] | None = None) -> _Heads:
     b, n, d = tables.key.shape
     split = (b, n, tables.heads, d // tables.heads)
     key = tables.key.reshape(split).permute(0, 2, 3, 1).contiguous()
     value = tables.value.reshape(split).transpose(1, 2).contiguous()
-    if load is None and tables.load is not None:
-        load = tables.load.expand(b, -1)
-    return _Heads(tables, key, value, tables.pointer.transpose(1, 2), load)
+    own = {name: vector.expand(b, -1) for name in SHARED if (vector := getattr(tables, name)) is not None}
+    own |= shared or {}
+    return _Heads(tables, key, value, tables.pointer.transpose(1, 2), own.get("load"), own.get("fade"))
 
 
-def _rows(table: Float[Tensor, "b n d"], index: Int[Tensor, "b p"]) -> Float[Tensor, "b p d"]:
+def _rows(table: Float[Tensor, "b n k"], index: Int[Tensor, "b p"]) -> Float[Tensor, "b p k"]:
     return table.gather(1, index[..., None].expand(-1, -1, table.shape[-1]))

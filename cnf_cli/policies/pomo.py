@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -15,16 +15,20 @@ from torch.nn.utils import skip_init
 
 from cnf_cli.engine.base import Engine, Tables
 from cnf_cli.errors import RecipeError
+from cnf_cli.policies.distance import Learned, apart, crowd, space
 from cnf_cli.problems.base import BaseProblem
 from cnf_cli.problems.instances import Instances
 from cnf_cli.recipe.sections import PolicySection
 
 EPSILON = 1e-5
+NEAR, FADE = 1.0, 1.0
+"""Where the learned biases begin: the pointer's, and each head's of an attention."""
 
 
 class Params(PolicySection):
     """Keys of `[policy]` for kind = "pomo"; the defaults are the published network."""
 
+    added: ClassVar[tuple[str, ...]] = ("pointer_bias", "glimpse_bias", "encoder_bias")
     kind: str = Field("pomo", description="policy plugin: `cnf list policies`")
     width: int = Field(128, ge=2, le=4096, description="embedding size d, a multiple of heads")
     layers: int = Field(6, ge=1, le=256, description="encoder layers")
@@ -32,6 +36,14 @@ class Params(PolicySection):
     feed_forward: int = Field(512, ge=1, le=65536, description="hidden size of each layer's feed-forward part")
     norm: Literal["instance", "batch", "layer"] = Field("instance", description="what each layer is normalised over")
     clip: float = Field(10.0, gt=0, le=100, description="logits lie within plus and minus this")
+    pointer_bias: bool = Field(False, description="near nodes are preferred, by a learned multiple of -ln distance")
+    glimpse_bias: bool = Field(False, description="the decoder's attention falls off with distance, learned by head")
+    encoder_bias: bool = Field(False, description="every layer's attention falls off with distance, learned by head")
+
+    @property
+    def sees_distances(self) -> bool:
+        """True when some part of the network reads distances."""
+        return self.pointer_bias or self.glimpse_bias or self.encoder_bias
 
 
 class Policy(nn.Module):
@@ -49,6 +61,7 @@ class Policy(nn.Module):
         self.embed = nn.ModuleDict({group: _linear(f, d) for group, f in problem.feature_groups.items()})
         self.layers = nn.ModuleList(Layer(params) for _ in range(params.layers))
         self.decoder = Decoder(d, problem.query)
+        self.decoder.add_biases(params)
         self.init(torch.Generator().manual_seed(0))
 
     def init(self, rng: torch.Generator) -> Policy:
@@ -60,7 +73,7 @@ class Policy(nn.Module):
                 fan_in = joint if name in ("decoder.last", "decoder.load") else module.in_features
                 for tensor in module.parameters():
                     _fill(tensor, fan_in**-0.5, rng)
-            elif isinstance(module, Norm):
+            elif isinstance(module, Norm | Learned):
                 module.reset()
         return self
 
@@ -71,14 +84,16 @@ class Policy(nn.Module):
         """
         groups = self.problem.features(inst)
         h = torch.cat([self.embed[name](x) for name, x in groups.items()], 1)
+        far = apart(self.problem, inst) if self.params.sees_distances else None
+        between = space(far) if far is not None and self.params.encoder_bias else None
         # The fused attention kernels have no second derivative.
         with sdpa_kernel(SDPBackend.MATH) if second_order else nullcontext():
             if second_order or engine is None:
                 for layer in self.layers:
-                    h = layer(h)
+                    h = layer(h, between)
             else:
-                h = engine.through([layer for layer in self.layers if isinstance(layer, Layer)], h)
-        return self.decoder.tables(h, self.params.heads, self.params.clip)
+                h = engine.through([layer for layer in self.layers if isinstance(layer, Layer)], h, between)
+        return self.decoder.tables(h, self.params.heads, self.params.clip, far)
 
 
 class Layer(nn.Module):
@@ -93,12 +108,19 @@ class Layer(nn.Module):
         self.norm1 = Norm(params.norm, d)
         self.ff1, self.ff2 = _linear(d, params.feed_forward), _linear(params.feed_forward, d)
         self.norm2 = Norm(params.norm, d)
+        self.bias = Learned(params.heads, FADE) if params.encoder_bias else None
 
-    def forward(self, h: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
-        """Every node has looked at every other."""
+    @property
+    def fade(self) -> Tensor | None:
+        """How fast each head's attention falls off with distance; None where it does not."""
+        return None if self.bias is None else self.bias.weight
+
+    def forward(self, h: Float[Tensor, "b n d"], space: Float[Tensor, "b n n"] | None = None) -> Float[Tensor, "b n d"]:
+        """Every node has looked at every other, the less the farther it lies where a layer knows of distances."""
         b, n, d = h.shape
         q, k, v = (w(h).view(b, n, self.heads, -1).transpose(1, 2) for w in (self.q, self.k, self.v))
-        seen = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, n, d)
+        mask = None if self.fade is None or space is None else -self.fade[:, None, None] * space[:, None]
+        seen = F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).reshape(b, n, d)
         h = self.norm1(h + self.combine(seen))
         return self.norm2(h + self.ff2(F.relu(self.ff1(h))))  # type: ignore[no-any-return]
 
@@ -156,9 +178,23 @@ class Decoder(nn.Module):
         self.load = _linear(1, d, bias=False) if "load" in query else None
         self.k, self.v = _linear(d, d, bias=False), _linear(d, d, bias=False)
         self.combine = _linear(d, d)
+        self.near: Learned | None = None
+        self.fade: Learned | None = None
 
-    def tables(self, h: Float[Tensor, "b n d"], heads: int, clip: float) -> Tables:
-        """All that the decoder's steps need of the node embeddings, the output projection folded in."""
+    def add_biases(self, params: Params) -> None:
+        """The biases by distance that the recipe asks for."""
+        self.near = Learned(1, NEAR) if params.pointer_bias else None
+        self.fade = Learned(params.heads, FADE) if params.glimpse_bias else None
+
+    def tables(
+        self, h: Float[Tensor, "b n d"], heads: int, clip: float, far: Float[Tensor, "b n n"] | None = None
+    ) -> Tables:
+        """All that the decoder's steps need of the node embeddings and, for biases, of the distances in map widths.
+
+        The output projection is folded in.
+        """
+        near = None if self.near is None or far is None else self.near.weight * crowd(far)
+        fades = self.fade is not None and far is not None
         return Tables(
             last=self.last(h),
             key=self.k(h),
@@ -169,6 +205,9 @@ class Decoder(nn.Module):
             clip=clip,
             first=None if self.first is None else self.first(h),
             load=None if self.load is None else self.load.weight[:, 0],
+            near=near,
+            space=space(far) if fades and far is not None else None,
+            fade=self.fade.weight if fades and self.fade is not None else None,
         )
 
 

@@ -46,7 +46,7 @@ def save_models(
 ) -> dict[str, Path]:
     """Output name -> file, one per model."""
     files = {}
-    meta = {"kind": "policy", "problem": problem.model_dump(mode="json"), "policy": policy.model_dump(mode="json")}
+    meta = {"kind": "policy", "problem": problem.identity(), "policy": policy.identity()}
     for i, model in enumerate(models):
         name = "model.safetensors" if len(models) == 1 else f"model-{i}.safetensors"
         checkpoint.save(folder / name, dict(model.state_dict()), meta)

@@ -39,7 +39,7 @@ def pack(store: Store, manifest: Manifest, order: Order) -> Card:
     ensemble = load_models(Artifact(store, manifest))
     recipe = load_recipe(Path(order.recipe))
     made_by(recipe, manifest)
-    problem, policy = (s.model_dump(mode="json") for s in (ensemble.problem_section, ensemble.policy_section))
+    problem, policy = (s.identity() for s in (ensemble.problem_section, ensemble.policy_section))
     several = len(ensemble.policies) > 1
     about = f"{policy['kind'].upper()} for {problem['kind'].upper()}{problem['n']}"
     if several:
@@ -120,7 +120,7 @@ def _write(folder: Path, ensemble: Any, order: Order) -> Weights:
     from cnf_cli.formats import checkpoint
 
     sections = {"problem": ensemble.problem_section, "policy": ensemble.policy_section}
-    meta = {"kind": "policy", **{name: section.model_dump(mode="json") for name, section in sections.items()}}
+    meta = {"kind": "policy", **{name: section.identity() for name, section in sections.items()}}
     files = []
     for i, model in enumerate(ensemble.policies):
         name = f"{order.name}.safetensors" if len(ensemble.policies) == 1 else f"{order.name}-{i}.safetensors"

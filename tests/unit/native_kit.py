@@ -20,9 +20,20 @@ TIE = 1e-5
 
 
 def random_case(
-    b: int, n: int, *, d: int = 128, heads: int = 8, depot: bool = False, seed: int = 0, scale: float = 0.3
+    b: int,
+    n: int,
+    *,
+    d: int = 128,
+    heads: int = 8,
+    depot: bool = False,
+    seed: int = 0,
+    scale: float = 0.3,
+    biased: bool = False,
 ) -> tuple[Tables, World]:
-    """Tables of random numbers; `scale` widens the queries and so the attention scores. n counts the depot."""
+    """Tables of random numbers; `scale` widens the queries and so the attention scores. n counts the depot.
+
+    `biased` tables prefer some moves to others, and their attention falls off with random distances.
+    """
     rng = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int) -> Tensor:
@@ -31,6 +42,8 @@ def random_case(
     rows = {name: draw(b, n, d) for name in ("last", "key", "value", "pointer")}
     rows["last"] *= scale
     extra = {"load": draw(d)} if depot else {"first": draw(b, n, d) * scale}
+    if biased:
+        extra |= {"near": draw(b, n, n), "space": draw(b, n, n).abs(), "fade": 1 + draw(heads)}
     tables = Tables(**rows, bias=draw(b, n), heads=heads, clip=10.0, **extra)
     if not depot:
         return tables, World(torch.arange(n))

@@ -39,10 +39,10 @@ def stack(d: int, heads: int, *, layers: int = 2, factor: float = 1.0, **more: A
     return made
 
 
-def gradients(out: Tensor, h: Tensor, layers: Sequence[Layer]) -> list[Tensor]:
+def gradients(out: Tensor, h: Tensor, layers: Sequence[Layer], *more: Tensor) -> list[Tensor]:
     up = torch.randn(out.shape, generator=torch.Generator().manual_seed(1))
     weights = [weight for layer in layers for weight in layer.parameters()]
-    return list(torch.autograd.grad(out, [h, *weights], up.to(out.dtype), retain_graph=True))
+    return list(torch.autograd.grad(out, [h, *more, *weights], up.to(out.dtype), retain_graph=True))
 
 
 def batch(b: int, n: int, d: int) -> Tensor:
@@ -74,13 +74,42 @@ def test_native_layers_equal_torch(b: int, n: int, d: int, heads: int, isa: str)
         assert close(a, c, e, scale)
 
 
-def test_threads_do_not_change_a_bit() -> None:
+@pytest.mark.parametrize("isa", native.instruction_sets())
+@pytest.mark.parametrize(("b", "n", "d", "heads"), SIZES)
+def test_layers_that_see_distances_equal_torch(b: int, n: int, d: int, heads: int, isa: str) -> None:
+    """Where attention falls off with distance, the embeddings and the gradients of input, distances, weights and of
+    how fast it falls off are those of float64 within 1e-4."""
+    layers, h, far = stack(d, heads, encoder_bias=True), batch(b, n, d), distances(b, n)
+    ours = NativeEngine(instruction_set=isa).through(layers, h, far)
+    plain = TorchEngine().through(layers, h, far)
+    own, theirs = gradients(ours, h, layers, far), gradients(plain, h, layers, far)
+    for layer in layers:
+        layer.double()
+    h64, far64 = (x.detach().double().requires_grad_() for x in (h, far))
+    exact = TorchEngine().through(layers, h64, far64)
+    assert (ours - exact).abs().max() <= max(1e-4, 4 * float((plain - exact).detach().abs().max()))
+    scale = float(max(x.abs().max() for x in theirs))
+    for a, c, e in zip(own, theirs, gradients(exact, h64, layers, far64), strict=True):
+        assert close(a, c, e, scale)
+    if n > 2:
+        without = TorchEngine().through(stack(d, heads), h)
+        assert not torch.allclose(ours, without, atol=1e-2)  # the bias is felt
+
+
+def distances(b: int, n: int) -> Tensor:
+    far = 2 * torch.rand(b, n, n, generator=torch.Generator().manual_seed(n + 1))
+    return far.requires_grad_()
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_threads_do_not_change_a_bit(biased: bool) -> None:
     """Values and gradients are the same numbers on one thread and on three."""
-    layers, h = stack(64, 8), batch(70, 20, 64)
+    layers, h = stack(64, 8, encoder_bias=biased), batch(70, 20, 64)
+    far = distances(70, 20) if biased else None
     results = []
     for threads in (1, 3):
-        out = NativeEngine(threads=threads).through(layers, h)
-        results.append([out.detach(), *gradients(out, h, layers)])
+        out = NativeEngine(threads=threads).through(layers, h, far)
+        results.append([out.detach(), *gradients(out, h, layers, *(() if far is None else (far,)))])
     assert all(torch.equal(a, c) for a, c in zip(*results, strict=True))
 
 

@@ -51,12 +51,14 @@ def _parted(what: str, tables: Tables, world: World) -> int:
     return len(gaps)
 
 
+@pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("depot", [False, True])
 @pytest.mark.parametrize(("d", "heads"), SIZES)
 @pytest.mark.parametrize("isa", instruction_sets())
-def test_every_instruction_set_and_width(isa: str, d: int, heads: int, depot: bool) -> None:
-    """Greedy and sampled tours, log p and gradients agree for every kernel and every width."""
-    tables, world = random_case(4, 21, d=d, heads=heads, depot=depot)
+def test_every_instruction_set_and_width(isa: str, d: int, heads: int, depot: bool, biased: bool) -> None:
+    """Greedy and sampled tours, log p and gradients agree for every kernel and every width, with and without biases
+    by distance."""
+    tables, world = random_case(4, 21, d=d, heads=heads, depot=depot, biased=biased)
     ours, theirs = NativeEngine(instruction_set=isa), TorchEngine()
     assert all(gap <= TIE for gap in _gaps(ours, theirs, tables, world))
     seeds = torch.arange(4) * 1234567
@@ -69,11 +71,12 @@ def test_every_instruction_set_and_width(isa: str, d: int, heads: int, depot: bo
     _compare(ours, tables, world, tours, weight)
 
 
+@pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("depot", [False, True])
 @pytest.mark.parametrize("isa", instruction_sets())
-def test_samples_come_with_their_log_probability(isa: str, depot: bool) -> None:
+def test_samples_come_with_their_log_probability(isa: str, depot: bool, biased: bool) -> None:
     """The tours are those of `rollout`; the log-probability is what scoring them gives, within 1e-4."""
-    tables, world = random_case(4, 21, d=64, heads=8, depot=depot)
+    tables, world = random_case(4, 21, d=64, heads=8, depot=depot, biased=biased)
     engine, seeds = NativeEngine(instruction_set=isa), torch.arange(4) * 77
     tours, log_prob = engine.sample(tables, world, seeds)
     assert torch.equal(tours, engine.rollout(tables, world, seeds))

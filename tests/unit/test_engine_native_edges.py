@@ -21,11 +21,12 @@ from tests.unit.native_kit import TIE, differences, leaves, needs_native, random
 pytestmark = needs_native
 
 
+@pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("depot", [False, True])
 @pytest.mark.parametrize("isa", instruction_sets())
-def test_scores_of_hundreds(isa: str, depot: bool) -> None:
+def test_scores_of_hundreds(isa: str, depot: bool, biased: bool) -> None:
     """With attention scores of +-200 the exponentials underflow; tours, log p and gradients still agree with torch."""
-    tables, world = random_case(3, 16, depot=depot, scale=50.0)
+    tables, world = random_case(3, 16, depot=depot, scale=50.0, biased=biased)
     assert float((tables.last.view(3, 16, 8, 16) * tables.key.view(3, 16, 8, 16)).sum(-1).abs().max() / 4) > 200
     ours, theirs = NativeEngine(instruction_set=isa), TorchEngine()
     gaps = differences(tables, world, ours.rollout(tables, world), theirs.rollout(tables, world))
@@ -73,10 +74,11 @@ def test_lowest_of_equal_scores_wins() -> None:
     assert NativeEngine().rollout(flat, world)[0, 3].tolist() == [3, 0, 1, 2, 4, 5, 6]
 
 
+@pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("depot", [False, True])
-def test_threads_chunks_and_starts_change_nothing(depot: bool) -> None:
+def test_threads_chunks_and_starts_change_nothing(depot: bool, biased: bool) -> None:
     """Tours, log p and gradients are bit-equal for 1, 2 and 5 threads, any batch and any subset of starts."""
-    tables, world = random_case(5, 18, depot=depot)
+    tables, world = random_case(5, 18, depot=depot, biased=biased)
     seeds = torch.tensor([9, -3, 2**40, 0, 17])
     tours = NativeEngine(threads=1).rollout(tables, world, seeds)
     weight = torch.randn(tours.shape[:2], generator=torch.Generator().manual_seed(0))

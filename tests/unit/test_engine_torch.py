@@ -31,6 +31,9 @@ class Naive:
     combine_bias: Tensor
     wq_first: Tensor | None = None
     wq_load: Tensor | None = None
+    near: Tensor | None = None
+    space: Tensor | None = None
+    fade: Tensor | None = None
 
     def tables(self) -> Tables:
         return Tables(
@@ -43,6 +46,9 @@ class Naive:
             clip=CLIP,
             first=None if self.wq_first is None else self.h @ self.wq_first.T,
             load=self.wq_load,
+            near=self.near,
+            space=self.space,
+            fade=self.fade,
         )
 
     def log_softmax(self, i: int, start: int, at: int, load: Tensor | None, mask: list[bool]) -> Tensor:
@@ -59,10 +65,13 @@ class Naive:
         for head in range(HEADS):
             cut = slice(head * width, (head + 1) * width)
             score = (h @ self.wk[cut].T) @ query[cut] / math.sqrt(width)
+            if self.space is not None and self.fade is not None:
+                score = score - self.fade[head] * self.space[i, at]
             weight = score.masked_fill(closed, -torch.inf).softmax(-1)
             parts.append(weight @ (h @ self.wv[cut].T))
         glimpse = self.combine @ torch.cat(parts) + self.combine_bias
-        logit = CLIP * torch.tanh(h @ glimpse / math.sqrt(D))
+        pointed = h @ glimpse / math.sqrt(D)
+        logit = CLIP * torch.tanh(pointed if self.near is None else pointed + self.near[i, at])
         return logit.masked_fill(closed, -torch.inf).log_softmax(-1)
 
     def log_prob(self, i: int, tour: list[int], demand: Tensor | None) -> Tensor:
@@ -92,13 +101,21 @@ class Naive:
         return total
 
 
-def make(kind: str, dtype: torch.dtype, b: int = 3, n: int = 7, seed: int = 0) -> tuple[Naive, World]:
+def make(
+    kind: str, dtype: torch.dtype, b: int = 3, n: int = 7, seed: int = 0, *, biased: bool = False
+) -> tuple[Naive, World]:
     rng = torch.Generator().manual_seed(seed)
 
     def weight(*shape: int, scale: float = 0.4) -> Tensor:
         return (torch.randn(*shape, generator=rng, dtype=torch.float64) * scale).to(dtype).requires_grad_()
 
     decoder = Naive(weight(b, n, D, scale=1.0), *(weight(D, D) for _ in range(4)), weight(D))
+    if biased:
+        decoder.near, decoder.space, decoder.fade = (
+            weight(b, n, n),
+            weight(b, n, n, scale=1.0),
+            weight(HEADS, scale=1.0),
+        )
     if kind == "tsp":
         decoder.wq_first = weight(D, D)
         return decoder, World(torch.arange(n))
@@ -109,6 +126,8 @@ def make(kind: str, dtype: torch.dtype, b: int = 3, n: int = 7, seed: int = 0) -
 
 
 KINDS = pytest.mark.parametrize("kind", ["tsp", "cvrp"])
+BIASED = pytest.mark.parametrize("biased", [False, True])
+"""Without and with what distances say: in the pointer and in the glimpse."""
 
 
 @KINDS
@@ -132,11 +151,14 @@ def test_rollouts_obey_the_rules(kind: str, sampled: bool) -> None:
 
 
 @KINDS
+@BIASED
 @pytest.mark.parametrize("chunk", [1, 1 << 23])
-def test_log_probs_equal_the_unfolded_decoder(kind: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_probs_equal_the_unfolded_decoder(
+    kind: str, biased: bool, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Replay in chunks of any size gives the log-probability of the published, unfolded decoder."""
     monkeypatch.setattr(engine_torch, "_CHUNK", chunk)
-    decoder, world = make(kind, torch.float64)
+    decoder, world = make(kind, torch.float64, biased=biased)
     engine = TorchEngine()
     tours = engine.rollout(decoder.tables(), world, torch.tensor([1, 2, 3]))
     want = torch.stack(
@@ -150,13 +172,14 @@ def test_log_probs_equal_the_unfolded_decoder(kind: str, chunk: int, monkeypatch
 
 
 @KINDS
+@BIASED
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-5)])
 def test_score_gradient_equals_step_by_step_autograd(
-    kind: str, dtype: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch
+    kind: str, biased: bool, dtype: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Gradients collected chunk by chunk equal plain autograd through every step, for any upstream gradient."""
     monkeypatch.setattr(engine_torch, "_CHUNK", 2000)
-    decoder, world = make(kind, dtype)
+    decoder, world = make(kind, dtype, biased=biased)
     engine = TorchEngine()
     tours = engine.rollout(decoder.tables(), world, torch.tensor([4, 5, 6]))
     rng = torch.Generator().manual_seed(9)

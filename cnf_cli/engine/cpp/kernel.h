@@ -14,6 +14,8 @@ struct Task {
     const float *bias;                          // b n
     const float *first;                         // b n d or null
     const float *load;                          // d or null
+    const float *near;                          // b n n or null
+    const float *space, *fade;                  // b n n, heads; both or null
     const float *demand;                        // b n or null
     const int64_t *starts;                      // p
     const int64_t *seeds;                       // b or null: greedy
@@ -26,8 +28,8 @@ struct Task {
     const int64_t *tours;  // b p t
     const float *weight;   // b p
     float *total;          // b
-    // Gradients of `total`, the shapes of their tables; d_load is b d. All null when not wanted.
-    float *d_first, *d_last, *d_key, *d_value, *d_pointer, *d_bias, *d_load;
+    // Gradients of `total`, the shapes of their tables; d_load is b d, d_fade b heads. All null when not wanted.
+    float *d_first, *d_last, *d_key, *d_value, *d_pointer, *d_bias, *d_load, *d_near, *d_space, *d_fade;
     const int *stop;  // becomes 1 when the caller wants the work abandoned
 };
 
@@ -46,11 +48,13 @@ struct Stack {
     const LayerWeights *weights;  // layers of them
     float *packed;                // layers * packed_size
     const float *in;              // b n d
+    const float *space, *fade;    // b n n, layers heads: attention that falls off with distance; both or null
     float *out;                   // b n d
     float *saved;                 // layers * saved_size, or null when there will be no backward pass
     const float *d_out;           // b n d
     float *d_in;                  // b n d
     float *d_weights;             // groups * layers * weights_size, or null when not wanted
+    float *d_space, *d_fade;      // b n n, groups layers heads, both added to; null without space
     const int *stop;
 };
 

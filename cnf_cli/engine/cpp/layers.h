@@ -2,6 +2,7 @@
 // from the first product of a layer to its last. Attention weights are not kept; the backward pass makes them again.
 //
 // A layer, rows are nodes:  a = attention(h Q', h K', h V');  x = norm1(h + a C' + c);  h = norm2(x + relu(x F' + f) G' + g)
+// attention: softmax of q . k / sqrt(dk), minus fade times the distance where the layer knows of distances.
 // norm: minus the mean, over the standard deviation of an instance's nodes, times scale, plus shift.
 #pragma once
 #include "gemm.h"
@@ -102,6 +103,7 @@ struct Layers {
     float *inverse;             // most rows
     float *turned, *prob, *d_prob;  // dk, n and n rows of np
     float *totals, *inverses;       // of the rows of prob
+    float *far, *d_far;             // n rows of np: distances within the instance at hand, and their gradient
 
     Layers(const Stack &stack, Arena &a) : s(stack), n(stack.n), d(stack.d), f(stack.f), dk(d / stack.heads) {
         np = (n + W - 1) / W * W;
@@ -114,6 +116,8 @@ struct Layers {
         inverse = a.take<float>(size_t(most) * d);
         turned = a.take<float>(size_t(dk) * np), totals = a.take<float>(size_t(np) * W), inverses = a.take<float>(np);
         prob = a.take<float>(size_t(n) * np), d_prob = a.take<float>(size_t(n) * np);
+        far = s.space ? a.take<float>(size_t(n) * np) : nullptr;
+        d_far = s.space ? a.take<float>(size_t(n) * np) : nullptr;
     }
 
     // The rows of instances from i on, in what is kept of a layer; own buffers when nothing is kept.
@@ -145,31 +149,45 @@ struct Layers {
 
     // ---- attention -------------------------------------------------------------------------------------------------
 
-    // prob[i][j]: how much node i looks at node j; zero beyond the last node.
-    void attend(const float *q, const float *k) {
+    // Distances of one instance with rows of whole vectors.
+    void measure(int instance) {
+        if (!far) return;
+        const float *in = s.space + size_t(instance) * n * n;
+        for (int i = 0; i < n; ++i)
+            for (int j = 0; j < np; ++j) far[size_t(i) * np + j] = j < n ? in[size_t(i) * n + j] : 0;
+    }
+
+    // prob[i][j]: how much node i looks at node j; zero beyond the last node. `fade` says how fast that falls off.
+    void attend(const float *q, const float *k, float fade) {
         turn(k, 3 * d, dk, n, np, 1.0f / __builtin_sqrtf(float(dk)), turned);
         gemm<W>({q, size_t(3 * d), 1}, turned, np, prob, np, n, dk, np);
+        for (size_t j = 0; j < size_t(n) * np && far; j += W) store(prob + j, load(prob + j) - fade * load(far + j));
         softmax(prob, n, np, totals, inverses);
     }
+
+    float fade(int layer, int column) const { return s.fade ? s.fade[layer * s.heads + column / dk] : 0; }
 
     void gemm_head(Left a, const float *b, size_t b_row, float *c, size_t c_row) {
         gemm_narrow(a, b, b_row, c, c_row, n, n, dk);
     }
 
-    void look(const float *qkv_, float *out) {
+    void look(const float *qkv_, float *out, int layer, int instance) {
+        measure(instance);
         for (int e = 0; e < d; e += dk) {
-            attend(qkv_ + e, qkv_ + d + e);
+            attend(qkv_ + e, qkv_ + d + e, fade(layer, e));
             gemm_head({prob, size_t(np), 1}, qkv_ + 2 * d + e, 3 * d, out + e, d);
         }
     }
 
     // From d_out to the gradients of the queries, keys and values of one instance.
-    void look_back(const float *qkv_, const float *out, const float *d_out, float *d_qkv) {
+    void look_back(const float *qkv_, const float *out, const float *d_out, float *d_qkv, int layer, int instance) {
         const float scale = 1.0f / __builtin_sqrtf(float(dk));
+        measure(instance);
+        if (far) __builtin_memset(d_far, 0, sizeof(float) * n * np);
         for (int e = 0; e < d; e += dk) {
             const float *q = qkv_ + e, *k = q + d, *v = k + d;
             float *dq = d_qkv + e;
-            attend(q, k);
+            attend(q, k, fade(layer, e));
             gemm_head({prob, 1, size_t(np)}, d_out + e, d, dq + 2 * d, 3 * d);
             turn(v, 3 * d, dk, n, np, 1, turned);
             gemm<W>({d_out + e, size_t(d), 1}, turned, np, d_prob, np, n, dk, np);
@@ -182,7 +200,23 @@ struct Layers {
             }
             gemm_head({d_prob, size_t(np), 1}, k, 3 * d, dq, 3 * d);
             gemm_head({d_prob, 1, size_t(np)}, q, 3 * d, dq + d, 3 * d);
+            if (far) unfade(layer, e, instance);
         }
+        for (int i = 0; i < n && far; ++i)
+            for (int j = 0; j < n; ++j)
+                s.d_space[(size_t(instance) * n + i) * n + j] += d_far[size_t(i) * np + j];
+    }
+
+    // Adds what one head's scores, their gradient times 1 / sqrt(dk) in d_prob, mean for the distances and its fade.
+    void unfade(int layer, int column, int instance) {
+        const float unit = -__builtin_sqrtf(float(dk)), by = unit * fade(layer, column);
+        vec along = {};
+        for (size_t j = 0; j < size_t(n) * np; j += W) {
+            const vec x = load(d_prob + j);
+            store(d_far + j, load(d_far + j) + by * x);
+            along += x * load(far + j);
+        }
+        s.d_fade[(size_t(instance / s.group) * s.layers + layer) * s.heads + column / dk] += unit * sum(along);
     }
 
     // ---- norm ------------------------------------------------------------------------------------------------------
@@ -291,7 +325,7 @@ struct Layers {
         const size_t one = size_t(n) * d;
         const float *maps[3] = {p.q, p.k, p.v};
         for (int m = 0; m < 3; ++m) gemm_packed(rows_of(h, d), maps[m], k.qkv + m * d, 3 * d, rows, d, d, ZERO);
-        for (int c = 0; c < count; ++c) look(k.qkv + 3 * one * c, k.seen + one * c);
+        for (int c = 0; c < count; ++c) look(k.qkv + 3 * one * c, k.seen + one * c, layer, i + c);
         gemm_packed(rows_of(k.seen, d), p.combine, t, d, rows, d, d, BIAS, w.combine_bias);
         for (size_t j = 0; j < one * count; j += W) store(t + j, load(t + j) + load(h + j));
         for (int c = 0; c < count; ++c)
@@ -335,7 +369,8 @@ struct Layers {
             gemm<W>(columns_of(dh, d), k.seen, d, g->combine, d, d, rows, d, ADD);
         }
         gemm_packed(rows_of(dh, d), p.combine, dt, d, rows, d, d, ZERO);
-        for (int c = 0; c < count; ++c) look_back(k.qkv + 3 * one * c, k.seen + one * c, dt + one * c, qkv + 3 * one * c);
+        for (int c = 0; c < count; ++c)
+            look_back(k.qkv + 3 * one * c, k.seen + one * c, dt + one * c, qkv + 3 * one * c, layer, i + c);
         if (g) {
             float *out[3] = {g->q, g->k, g->v};
             for (int m = 0; m < 3; ++m) gemm<W>(columns_of(qkv + m * d, 3 * d), in, d, out[m], d, d, rows, d, ADD);

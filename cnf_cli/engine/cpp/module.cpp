@@ -99,6 +99,8 @@ struct Tables {
     Maybe<const float, 1> load;
     Maybe<const float, 2> demand;
     Array<const int64_t, 1> starts;
+    Maybe<const float, 3> near, space;
+    Maybe<const float, 1> fade;
 };
 
 static Task task_of(const Tables &x, int heads, float clip) {
@@ -119,6 +121,15 @@ static Task task_of(const Tables &x, int heads, float clip) {
     task.first = x.first ? x.first->data() : nullptr;
     task.demand = x.demand ? x.demand->data() : nullptr;
     task.load = x.load && x.demand ? x.load->data() : nullptr;
+    const auto square = [&](const auto &a) {
+        return int(a.shape(0)) == task.b && int(a.shape(1)) == task.n && int(a.shape(2)) == task.n;
+    };
+    require(!x.near || square(*x.near), "near is not b x n x n");
+    require(!x.space == !x.fade && (!x.space || square(*x.space)), "space is not b x n x n, or has no fade");
+    require(!x.fade || int(x.fade->shape(0)) == heads, "fade is not one number for each head");
+    task.near = x.near ? x.near->data() : nullptr;
+    task.space = x.space ? x.space->data() : nullptr;
+    task.fade = x.fade ? x.fade->data() : nullptr;
     for (int p = 0; p < task.p; ++p) require(task.starts[p] >= 0 && task.starts[p] < task.n, "a start is not a node");
     return task;
 }
@@ -162,12 +173,22 @@ static void score(const Tables &x, int heads, float clip, Array<const int64_t, 3
     require(task.demand ? task.t >= 2 : task.t == task.n, "tours have the wrong length");
     task.tours = tours.data(), task.weight = weight.data(), task.log_prob = log_prob.data(), task.total = total.data();
     if (!grads.empty()) {
-        require(grads.size() == 7, "seven gradients or none");
-        const size_t rows = size_t(task.b) * task.n * task.d, load = size_t(task.b) * task.d;
-        const size_t size[7] = {rows, rows, rows, rows, size_t(task.b) * task.n, task.first ? rows : 0, task.load ? load : 0};
-        float **out[7] = {&task.d_last,    &task.d_key,  &task.d_value, &task.d_pointer,
-                          &task.d_bias, &task.d_first, &task.d_load};
-        for (int g = 0; g < 7; ++g) {
+        constexpr int COUNT = 10;
+        require(grads.size() == COUNT, "ten gradients or none");
+        const size_t b = task.b, rows = b * task.n * task.d, pairs = b * task.n * task.n;
+        const size_t size[COUNT] = {rows,
+                                    rows,
+                                    rows,
+                                    rows,
+                                    b * task.n,
+                                    task.first ? rows : 0,
+                                    task.load ? b * task.d : 0,
+                                    task.near ? pairs : 0,
+                                    task.space ? pairs : 0,
+                                    task.fade ? b * heads : 0};
+        float **out[COUNT] = {&task.d_last,  &task.d_key,  &task.d_value, &task.d_pointer, &task.d_bias,
+                              &task.d_first, &task.d_load, &task.d_near,  &task.d_space,   &task.d_fade};
+        for (int g = 0; g < COUNT; ++g) {
             require(grads[g].size() == size[g], "a gradient has the wrong size");
             *out[g] = grads[g].data();
         }
@@ -205,6 +226,15 @@ static Stack stack_of(const Array<const float, 3> &in, int heads, int group) {
     return stack;
 }
 
+// Attention falls off with the distances in `space` as fast as `fade` says, for each layer and head.
+static void fade_by(Stack &stack, const Maybe<const float, 3> &space, const Maybe<const float, 2> &fade) {
+    require(!space == !fade, "space and fade go together");
+    if (!space) return;
+    require(space->size() == size_t(stack.b) * stack.n * stack.n, "space is not b x n x n");
+    require(fade->size() == size_t(stack.layers) * stack.heads, "fade is not layers x heads");
+    stack.space = space->data(), stack.fade = fade->data();
+}
+
 // Runs one of the two passes over all groups, with the weights packed for it.
 static void over_groups(Stack &stack, bool backward, int threads, const Kernel &kernel) {
     if (!stack.b) return;
@@ -229,11 +259,13 @@ static size_t layers_room(int b, int n, int d, int f, int layers) {
     return saved_size(stack) * layers;
 }
 
-static void layers(Array<const float, 3> in, const std::vector<Weights> &tensors, int heads, int group, Array<float, 3> out,
-                   Maybe<float, 1> saved, int threads, const std::string &isa) {
+static void layers(Array<const float, 3> in, const std::vector<Weights> &tensors, int heads, int group,
+                   Maybe<const float, 3> space, Maybe<const float, 2> fade, Array<float, 3> out, Maybe<float, 1> saved,
+                   int threads, const std::string &isa) {
     Stack stack = stack_of(in, heads, group);
     const std::vector<LayerWeights> weights = layers_of(tensors, stack);
     stack.weights = weights.data();
+    fade_by(stack, space, fade);
     require(stack.f % 16 == 0, "widths must be multiples of 16");
     require(out.size() == in.size(), "the result has the wrong size");
     require(!saved || saved->size() >= saved_size(stack) * stack.layers, "too little room to keep what is needed");
@@ -242,11 +274,13 @@ static void layers(Array<const float, 3> in, const std::vector<Weights> &tensors
 }
 
 static void layers_backward(Array<const float, 3> in, const std::vector<Weights> &tensors, int heads, int group,
-                            Array<float, 1> saved, Array<const float, 3> d_out, Array<float, 3> d_in,
-                            Maybe<float, 2> d_weights, int threads, const std::string &isa) {
+                            Maybe<const float, 3> space, Maybe<const float, 2> fade, Array<float, 1> saved,
+                            Array<const float, 3> d_out, Array<float, 3> d_in, Maybe<float, 2> d_weights,
+                            Maybe<float, 3> d_space, Maybe<float, 3> d_fade, int threads, const std::string &isa) {
     Stack stack = stack_of(in, heads, group);
     const std::vector<LayerWeights> weights = layers_of(tensors, stack);
     stack.weights = weights.data();
+    fade_by(stack, space, fade);
     require(stack.f % 16 == 0, "widths must be multiples of 16");
     require(d_out.size() == in.size() && d_in.size() == in.size(), "a gradient has the wrong size");
     require(saved.size() >= saved_size(stack) * stack.layers, "too little was kept");
@@ -255,6 +289,11 @@ static void layers_backward(Array<const float, 3> in, const std::vector<Weights>
             "the weights' gradients have the wrong size");
     stack.saved = saved.data(), stack.d_out = d_out.data(), stack.d_in = d_in.data();
     stack.d_weights = d_weights ? d_weights->data() : nullptr;
+    if (space) {
+        require(d_space && d_space->size() == space->size(), "the distances' gradient has the wrong size");
+        require(d_fade && d_fade->size() == groups * fade->size(), "the gradient of fade has the wrong size");
+        stack.d_space = d_space->data(), stack.d_fade = d_fade->data();
+    }
     over_groups(stack, true, threads, pick(isa));
 }
 
@@ -303,18 +342,21 @@ NB_MODULE(_native, m) {
     nb::class_<Tables>(m, "Tables")
         .def(nb::init<Array<const float, 3>, Array<const float, 3>, Array<const float, 3>, Array<const float, 3>,
                       Array<const float, 2>, Maybe<const float, 3>, Maybe<const float, 1>, Maybe<const float, 2>,
-                      Array<const int64_t, 1>>(),
+                      Array<const int64_t, 1>, Maybe<const float, 3>, Maybe<const float, 3>, Maybe<const float, 1>>(),
              nb::arg("last"), nb::arg("key"), nb::arg("value"), nb::arg("pointer"), nb::arg("bias"),
-             nb::arg("first").none(), nb::arg("load").none(), nb::arg("demand").none(), nb::arg("starts"));
+             nb::arg("first").none(), nb::arg("load").none(), nb::arg("demand").none(), nb::arg("starts"), nb::arg("near").none(),
+             nb::arg("space").none(), nb::arg("fade").none());
     m.def("rollout", &rollout, nb::arg("tables"), nb::arg("heads"), nb::arg("clip"), nb::arg("seeds").none(),
           nb::arg("moves"), nb::arg("length"), nb::arg("log_prob").none(), nb::arg("threads"), nb::arg("isa"));
     m.def("score", &score, nb::arg("tables"), nb::arg("heads"), nb::arg("clip"), nb::arg("tours"), nb::arg("weight"),
           nb::arg("total"), nb::arg("log_prob"), nb::arg("grads"), nb::arg("threads"), nb::arg("isa"));
     m.def("layers_room", &layers_room, nb::arg("b"), nb::arg("n"), nb::arg("d"), nb::arg("f"), nb::arg("layers"));
-    m.def("layers", &layers, nb::arg("x"), nb::arg("weights"), nb::arg("heads"), nb::arg("group"), nb::arg("out"),
-          nb::arg("saved").none(), nb::arg("threads"), nb::arg("isa"));
+    m.def("layers", &layers, nb::arg("x"), nb::arg("weights"), nb::arg("heads"), nb::arg("group"),
+          nb::arg("space").none(), nb::arg("fade").none(), nb::arg("out"), nb::arg("saved").none(), nb::arg("threads"),
+          nb::arg("isa"));
     m.def("layers_backward", &layers_backward, nb::arg("x"), nb::arg("weights"), nb::arg("heads"), nb::arg("group"),
-          nb::arg("saved"), nb::arg("d_out"), nb::arg("d_in"), nb::arg("d_weights").none(), nb::arg("threads"),
+          nb::arg("space").none(), nb::arg("fade").none(), nb::arg("saved"), nb::arg("d_out"), nb::arg("d_in"),
+          nb::arg("d_weights").none(), nb::arg("d_space").none(), nb::arg("d_fade").none(), nb::arg("threads"),
           nb::arg("isa"));
     m.def("mixed", &mixed, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("cost"), nb::arg("flipped"), nb::arg("net"),
           nb::arg("heads"), nb::arg("group"), nb::arg("out").none(), nb::arg("d_out").none(), nb::arg("grads"),

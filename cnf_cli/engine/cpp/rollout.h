@@ -147,7 +147,7 @@ struct Rollout {
     __attribute__((noinline)) void point_band(Walk &x, int end) {  // inlined, its row addresses leave their registers
         const int kv = KV ? KV : scene.y.D / W;
         const size_t D = size_t(kv) * W;
-        const float *pointer = scene.pointer, *bias = scene.bias, *glimpse = x.glimpse;
+        const float *pointer = scene.pointer, *bias = scene.biases(x.c), *glimpse = x.glimpse;
         const int *nodes = x.nodes;
         int s = x.s;
         // A few nodes at a time: each vector of the glimpse is read once for all of them.

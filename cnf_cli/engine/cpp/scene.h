@@ -85,6 +85,9 @@ struct Scene {
     uint32_t *loads;                      // which load a row is for, and when it was last asked for
     int *asked, now, slots;
     float *bias;                          // n + 1
+    float *near;                          // n rows of n + 1: the bias of every node, seen from every node; or null
+    float *fade;                          // heads, padded with zeros; null where attention does not fall off
+    const float *space;                   // n n
     const float *demand;                  // n or null
 
     bool depot() const { return task->demand != nullptr; }
@@ -102,6 +105,8 @@ struct Scene {
         value = a.take<float>(rows + y.D);
         pointer = a.take<float>(rows + y.D);
         bias = a.take<float>(n + 1);
+        near = t.near ? a.take<float>(size_t(n) * (n + 1)) : nullptr;
+        fade = t.fade ? a.take<float>(HP) : nullptr;
         at = a.take<float>(size_t(n) * n * HP + W);
         first = t.first ? a.take<float>(rows) : nullptr;
         from = t.first ? a.take<float>(size_t(rollouts) * n * HP + W) : nullptr;
@@ -149,8 +154,11 @@ struct Scene {
         __builtin_memset(pointer + size_t(n) * y.D, 0, sizeof(float) * y.D);
         __builtin_memcpy(bias, t.bias + size_t(i) * n, sizeof(float) * n);
         bias[n] = 0;
+        if (near) look_around(t.near + size_t(i) * n * n);
         demand = t.demand ? t.demand + size_t(i) * n : nullptr;
-        scores({last, count}, n, at);
+        space = t.space ? t.space + size_t(i) * n * n : nullptr;
+        for (int h = 0; h < HP && fade; ++h) fade[h] = h < t.heads ? t.fade[h] : 0;
+        scores({last, count}, n, at, fade ? space : nullptr);
         if (first) interleave(t.first + i * rows, first, n, t, y, 1);
         if (vector) {
             interleave(t.load, vector, 1, t, y, 1);
@@ -161,6 +169,19 @@ struct Scene {
         exponentials(at, size_t(n) * n * HP);
     }
 
+    // What `near` says is in units of the squashed scores, so it counts sqrt(d) times as much before they are squashed.
+    void look_around(const float *given) {
+        const float unit = __builtin_sqrtf(float(task->d));
+        for (int c = 0; c < n; ++c) {
+            float *row = near + size_t(c) * (n + 1);
+            for (int j = 0; j < n; ++j) row[j] = bias[j] + unit * given[size_t(c) * n + j];
+            row[n] = 0;
+        }
+    }
+
+    // What is added to the products with the pointer rows, for a rollout that stands at c.
+    const float *biases(int c) const { return near ? near + size_t(c) * (n + 1) : bias; }
+
     // The rollouts at hand are [p0, p0 + rollouts), counted from 0 by what follows.
     void depart(int p0, int rollouts) {
         for (int p = 0; p < rollouts; ++p) start[p] = int(task->starts[p0 + p]);
@@ -169,7 +190,8 @@ struct Scene {
         exponentials(from, size_t(rollouts) * n * HP);
     }
 
-    void scores(Rows query, int rows, float *out) const {
+    // With `far`, rows of n distances, the scores fall off with them.
+    void scores(Rows query, int rows, float *out, const float *far = nullptr) const {
         dots<HP>(query, rows, {key, count}, n, y.D, [&](int r0, int s0, const auto &x) __attribute__((always_inline)) {
             int r = r0;
             for (const auto &line : x) {
@@ -181,6 +203,9 @@ struct Scene {
         for (int r = 0; r < rows; ++r) {
             float *row = out + size_t(r) * n * HP;
             for (int p = 0; p < H::PARTS; ++p) {
+                if (far)
+                    for (int s = 0; s < n; ++s)
+                        H::put(row + s * HP, p, H::get(row + s * HP, p) - H::get(fade, p) * far[size_t(r) * n + s]);
                 typename H::part top = H::get(row, p);
                 for (int s = 1; s < n; ++s) {
                     const typename H::part x = H::get(row + s * HP, p);
@@ -257,7 +282,8 @@ struct Scene {
                 acc[k % P] += query * load(key + size_t(nodes[s]) * y.D + k * W);
             }
             for (int q = 0; q < P; ++q) {
-                const typename H::part x = closed ? typename H::part{} - INFINITE : H::gather(acc[q]);
+                typename H::part x = closed ? typename H::part{} - INFINITE : H::gather(acc[q]);
+                if (fade) x -= H::get(fade, q) * space[size_t(c) * n + nodes[s]];
                 H::put(w + s * HP, q, x);
                 top[q] = x > top[q] ? x : top[q];
             }

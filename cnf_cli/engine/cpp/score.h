@@ -16,7 +16,7 @@ struct Score {
     float clip, squash;
     bool wanted;  // gradients
     // Gradients in the kernels' layout; those of value, pointer and bias have a row n, the padding's.
-    float *d_first, *d_last, *d_key, *d_value, *d_pointer, *d_bias, *d_from, *d_at, *d_pull, *d_vector;
+    float *d_first, *d_last, *d_key, *d_value, *d_pointer, *d_bias, *d_from, *d_at, *d_pull, *d_vector, *d_near;
     size_t d_size;  // floats from d_last on, all of them gradients
     // The rollout: nodes in visiting order; per step where it stands, the first open position, the position chosen.
     int *order, *stands, *tail, *choice;
@@ -46,6 +46,7 @@ struct Score {
             d_from = task.first ? a.take<float>(task.p * line()) : nullptr;
             d_vector = task.load ? a.take<float>(D) : nullptr;
             d_pull = task.load ? a.take<float>(line()) : nullptr;
+            d_near = task.near ? a.take<float>(n * size_t(n + 1)) : nullptr;
             d_size = (a.used - before) / sizeof(float);
         }
         order = a.take<int>(n + 64);
@@ -169,7 +170,10 @@ struct Score {
         for (int t = 0; t < steps; ++t) {
             float *x = u + t * wide;
             const float *closed = close(s0 + t, base, size);
-            for (int s = 0; s < size; s += W) store(x + s, load(x + s) + load(bias + base + s));
+            if (scene.near)
+                for (int s = 0; s < size; ++s) x[s] += scene.biases(stands[s0 + t])[nodes[s]];
+            else
+                for (int s = 0; s < size; s += W) store(x + s, load(x + s) + load(bias + base + s));
             if (closed)
                 for (int s = 0; s < size; s += W) store(x + s, load(x + s) + load(closed + s));
             for (int s = 0; s < tail[s0 + t] - base; ++s) x[s] = -INFINITE;
@@ -193,6 +197,10 @@ struct Score {
                 float *x = bias_gradient + base + s;
                 store(x, load(x) + load(u + t * wide + s));
             }
+        for (int t = 0; t < steps && d_near; ++t) {
+            float *row = d_near + size_t(stands[s0 + t]) * (scene.n + 1);
+            for (int s = 0; s < size; ++s) row[nodes[s]] += u[t * wide + s];
+        }
         // Weights are not normalised: what they meet is. The softmax's own term is d_glimpse . glimpse per head.
         for (int t = 0; t < rows; ++t) {
             vec acc[H::PARTS] = {};
@@ -252,6 +260,28 @@ struct Score {
         uninterleave(d_value, task.d_value + rows, n, task, scene.y, 1);
         uninterleave(d_pointer, task.d_pointer + rows, n, task, scene.y, 1);
         __builtin_memcpy(task.d_bias + size_t(i) * n, d_bias, sizeof(float) * n);
+        if (scene.fade) unfade(task, i);
+        const float unit = __builtin_sqrtf(float(task.d));
+        for (int c = 0; c < n && d_near; ++c)
+            for (int j = 0; j < n; ++j)
+                task.d_near[(size_t(i) * n + c) * n + j] = unit * d_near[size_t(c) * (n + 1) + j];
+    }
+
+    // The scores' gradients as those of how fast attention falls off, and with what distances.
+    void unfade(const Task &task, int i) {
+        const int n = task.n;
+        double falls[HP] = {};
+        for (int c = 0; c < n; ++c)
+            for (int j = 0; j < n; ++j) {
+                const float *d = d_at + c * line() + size_t(j) * HP, far = scene.space[size_t(c) * n + j];
+                float along = 0;
+                for (int h = 0; h < task.heads; ++h) {
+                    along += scene.fade[h] * d[h];
+                    falls[h] += far * d[h];
+                }
+                task.d_space[(size_t(i) * n + c) * n + j] = -along;
+            }
+        for (int h = 0; h < task.heads; ++h) task.d_fade[size_t(i) * task.heads + h] = float(-falls[h]);
     }
 
     Status run(const Task &task, int i) {
