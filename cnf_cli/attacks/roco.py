@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -19,17 +19,33 @@ from cnf_cli.engine.random import seeds_from
 from cnf_cli.errors import RecipeError
 from cnf_cli.problems.atsp import with_seed
 from cnf_cli.problems.instances import Instances
-from cnf_cli.recipe.sections import AttackSection
+from cnf_cli.recipe.sections import AttackSection, ModeSection
 
 
-class Params(AttackSection):
+class Params(ModeSection, AttackSection):
     """Keys of `[attack]` for kind = "roco".
 
-    As released: candidates = "released", choose = "clean", at_least_one = true, augment = 16, and since the released
-    actor is uniform (docs/method.md), attacker = "beam".
+    `mode` decides every key that is left out: our own attack, what the published code does, or what the paper says.
+    The released actor is uniform (docs/method.md), so mode released has attacker = "beam".
     """
 
+    added: ClassVar[tuple[str, ...]] = ("mode",)
+    by_mode: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "released": {
+            "attacker": "beam",
+            "candidates": "released",
+            "choose": "clean",
+            "at_least_one": True,
+            "augment": 16,
+            "propose": "top",
+            "reward": "rise",
+            "lr": 1e-3,
+            "fit_batch": 2,
+        },
+        "paper": {"candidates": "all", "reward": "rise", "lr": 1e-3},
+    }
     kind: str = Field("roco", description="attack plugin: `cnf list attacks`")
+    mode: Literal["own", "released", "paper"] = Field("own", description="whose defaults the other keys have")
     attacker: Literal["ppo", "beam", "random", "anneal"] = Field(
         "ppo", description="beam search over a trained network's proposals, over random ones; random walks; annealing"
     )
@@ -61,11 +77,16 @@ class Params(AttackSection):
     reward: Literal["upside", "rise"] = Field(
         "upside", description="ppo: rises of the victim's cost only, or falls too (released)"
     )
-    lr: float = Field(3e-3, gt=0, le=1, description="ppo: learning rate of Adam; released 1e-3")
+    lr: float = Field(3e-3, gt=0, le=1, description="ppo: learning rate of Adam; released and paper 1e-3")
     gamma: float = Field(0.95, ge=0, le=1, description="ppo: discount")
     clip: float = Field(0.1, gt=0, le=1, description="ppo: clip of the probability ratio")
     entropy: float = Field(0.01, ge=0, le=10, description="ppo: weight of the entropy bonus")
     hidden: int = Field(32, ge=1, le=1024, description="ppo: width of the attacker's network")
+
+    def identity(self) -> dict[str, Any]:
+        """As of any table; results of the published candidates are others since these include cheap tour edges."""
+        kept = super().identity()
+        return {**kept, "first_level": "any cost"} if self.candidates == "released" else kept
 
 
 class Attack:

@@ -24,20 +24,20 @@ def candidates(
 
     off_tour: cost above LEAST and not between neighbours on the victim's tour, in either direction, so that the
     victim's own tour costs what it did: if its answer gets worse, it is wrong. released: as in the published code the
-    edge from the higher to the lower node decides for both directions. tour: only between neighbours on the tour (the
-    published code's first step). all: every edge above LEAST.
+    edge from the higher to the lower node decides for both directions. tour: between neighbours on the tour, whatever
+    they cost (the published code's first step). all: every edge above LEAST.
     """
     n = matrix.shape[-1]
+    along = on_tour(tour)
+    along = (along | along.transpose(1, 2)) & ~torch.eye(n, dtype=torch.bool, device=matrix.device)
+    if rule == "tour":
+        return along
     dear = matrix > LEAST
-    if rule in ("released", "tour"):
+    if rule == "released":
         low = dear.tril(-1)
         dear = low | low.transpose(1, 2)
-    along = on_tour(tour)
-    along = along | along.transpose(1, 2)
     out = dear & ~torch.eye(n, dtype=torch.bool, device=matrix.device)
-    if rule == "all":
-        return out
-    return out & along if rule == "tour" else out & ~along
+    return out if rule == "all" else out & ~along
 
 
 def halve(matrix: Float[Tensor, "b n n"], edge: Int[Tensor, " b"]) -> Float[Tensor, "b n n"]:

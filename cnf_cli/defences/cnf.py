@@ -11,11 +11,14 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
+from cnf_cli.attacks.base import Attack
 from cnf_cli.attacks.gradient import Rolled
 from cnf_cli.defences.base import BaseDefence, Clock, Metrics, Model, Reduce, apply, draw_seeds, number, part_of
 from cnf_cli.defences.pool import Pool, cost_matrix, make_pool, rolled_rows
 from cnf_cli.defences.router import Router, make_router
 from cnf_cli.defences.routing import NEEDS_COST, NEEDS_ROUTER, STRATEGIES, Question, Selection, distinct, statistics
+from cnf_cli.engine.base import Engine
+from cnf_cli.problems.base import BaseProblem
 from cnf_cli.problems.instances import Instances
 from cnf_cli.recipe.sections import LossSection, Positive, TrainSection
 
@@ -23,7 +26,8 @@ from cnf_cli.recipe.sections import LossSection, Positive, TrainSection
 class Params(LossSection, TrainSection):
     """`mode` says whose algorithm runs; every other key changes one thing in it.
 
-    released   what the published code does: routing `topk-with-best`, every rollout done anew, R and R' on all rows;
+    released   what the published code does: routing `topk-with-best`, every rollout done anew (those of the global
+               attack as well, `attack.fresh_rollouts` or not), R and R' on all rows;
                without the router, the overlapping random slices (N, N - N//3, N - 2 (N//3))
     paper      what Algorithm 1 says: routing `m-topk`, every rollout done anew, R and R' on all rows; without the
                router, equal random shares
@@ -88,9 +92,13 @@ class Params(LossSection, TrainSection):
         return "draw" if self.routing == "best" else "first"
 
     def identity(self) -> dict[str, Any]:
-        """As of any table; results from before there was a choice gave ties to the first model, which goes unsaid."""
+        """As of any table; results from before there was a choice gave ties to the first model, which goes unsaid.
+
+        Results of the modes that do every rollout anew are others since that includes the global attack's.
+        """
         kept = {key: value for key, value in super().identity().items() if key != "ties"}
-        return kept if self.tie_rule == "first" else {**kept, "ties": self.tie_rule}
+        kept |= {} if self.tie_rule == "first" else {"ties": self.tie_rule}
+        return kept if self.mode == "efficient" else {**kept, "every_rollout": "anew"}
 
 
 class Defence(BaseDefence):
@@ -98,6 +106,13 @@ class Defence(BaseDefence):
 
     params: Params
     router: Router | None = None
+
+    def __init__(self, params: TrainSection, *, problem: BaseProblem, engine: Engine, attack: Attack) -> None:
+        super().__init__(params, problem=problem, engine=engine, attack=attack)
+        own: Any = getattr(attack, "params", None)
+        if self.params.mode != "efficient" and getattr(own, "fresh_rollouts", None) is False:
+            anew: Any = type(attack)
+            self.attack = anew(own.model_copy(update={"fresh_rollouts": True}), problem, engine)
 
     @property
     def routing(self) -> str:

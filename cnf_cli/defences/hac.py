@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -25,14 +25,19 @@ from cnf_cli.defences.base import (
     number,
 )
 from cnf_cli.problems.instances import Instances, concatenate
-from cnf_cli.recipe.sections import LossSection, Positive, TrainSection
+from cnf_cli.recipe.sections import LossSection, ModeSection, Positive, TrainSection
 
 
-class Params(LossSection, TrainSection):
-    """`temperature` cyclic: as published, by epoch 19, 18, ..., 1, 20, 19, ...; linear: as the paper says."""
+class Params(ModeSection, LossSection, TrainSection):
+    """`temperature` cyclic: as released, by epoch 19, 18, ..., 1, 20, 19, ...; linear: as the paper says."""
 
+    added: ClassVar[tuple[str, ...]] = ("mode",)
+    by_mode: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"temperature": "linear"}}
     defence: str = Field("hac", description="defence plugin: `cnf list defences`")
-    temperature: Literal["cyclic", "linear"] = Field("cyclic", description="how the weights' temperature falls")
+    mode: Literal["released", "paper"] = Field("released", description="whose temperature it is when none is given")
+    temperature: Literal["cyclic", "linear"] = Field(
+        "cyclic", description="how the weights' temperature falls; mode paper: linear"
+    )
     temperature_start: Positive = Field(20.0, description="highest temperature, and the period of `cyclic` in epochs")
     temperature_end: Positive = Field(1.0, description="temperature at the end of the run, for `linear`")
 

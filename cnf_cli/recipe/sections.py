@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Count = Annotated[int, Field(ge=1, le=10**12)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -31,6 +32,21 @@ class Section(BaseModel):
         fields = type(self).model_fields
         added = {key for base in type(self).__mro__ for key in vars(base).get("added", ())}
         return {k: v for k, v in kept.items() if k not in added or getattr(self, k) != fields[k].default}
+
+
+class ModeSection(Section):
+    """A table whose key `mode` says whose defaults the keys have that it leaves out."""
+
+    by_mode: ClassVar[Mapping[str, Mapping[str, Any]]]
+    """mode -> key -> default, where that is not the field's own."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_mode(cls, raw: Any) -> Any:
+        if not isinstance(raw, Mapping):
+            return raw
+        mode = raw.get("mode", cls.model_fields["mode"].default)
+        return {**cls.by_mode.get(mode, {}), **raw} if isinstance(mode, str) else raw
 
 
 class ProblemSection(Section):

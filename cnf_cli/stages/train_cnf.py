@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cnf_cli.stages.training import Progress
     from cnf_cli.store import Manifest
 
-VERSION = 2
+VERSION = 1
 
 
 def task(recipe: Recipe, init: Task | Manifest | None = None) -> Task:

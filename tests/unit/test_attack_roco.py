@@ -80,6 +80,13 @@ def test_candidates_by_rule() -> None:
     assert on_tour(tour)[0].nonzero().tolist() == [[0, 1], [1, 2], [2, 3], [3, 4], [4, 0]]
 
 
+def test_the_first_released_level_takes_tour_edges_of_any_cost() -> None:
+    """As published, the first level may halve every edge of the tour, also those that cost next to nothing."""
+    matrix = torch.rand(1, 5, 5, generator=rng()) + 0.1
+    matrix[0, 1, 0] = matrix[0, 2, 3] = 1e-6
+    assert candidates(matrix, torch.tensor([[0, 1, 2, 3, 4]]), "tour").sum() == 10
+
+
 def test_halving_changes_one_direction() -> None:
     """One directed edge costs half, its way back and the input stay; edge -1 changes nothing."""
     matrix = torch.rand(2, 4, 4, generator=rng())
