@@ -50,6 +50,8 @@ def _bytes(manifest: Manifest) -> int:
 
 def ls(ctx: Context, stage: Annotated[str | None, typer.Option(help="Only this stage.")] = None) -> None:
     """List artifacts, newest first."""
+    from cnf_cli.stages.provenance import moment
+
     names: dict[str, list[str]] = {}
     for alias, key in ctx.store.refs().items():
         names.setdefault(key, []).append(alias)
@@ -64,7 +66,7 @@ def ls(ctx: Context, stage: Annotated[str | None, typer.Option(help="Only this s
         }
         rows.append(found)
     ctx.emit({"artifacts": rows})
-    shown = [(r["id"][:12], r["stage"], ", ".join(r["aliases"]), size(r["bytes"]), r["finished"]) for r in rows]
+    shown = [(r["id"][:12], r["stage"], ", ".join(r["aliases"]), size(r["bytes"]), moment(r["finished"])) for r in rows]
     if not rows:
         ctx.say(f"no artifacts in {ctx.store.root}")
     else:

@@ -134,7 +134,7 @@ def solve(
     policy: Annotated[
         str | None,
         typer.Option(
-            "--with", help="Policy artifact or zoo/NAME; default: newest, else zoo.", autocompletion=complete.aliases
+            "--with", help="Policy artifact or zoo/NAME; default: the one that fits.", autocompletion=complete.aliases
         ),
     ] = None,
     aug: Annotated[int, typer.Option("--aug", help="Symmetric copies per instance.", min=1, max=128)] = 8,

@@ -79,47 +79,36 @@ class Order:
         return [one], methods
 
     def methods(self, problem: str, n: int, rivals: tuple[str, ...] = ()) -> list[Named]:
-        """The policies asked for; without any, and without solvers, the newest in the store, else the zoo's for n.
+        """The policies asked for; without any, and without solvers, those that fit n nodes best.
 
-        When the store has none, `rivals` are measured as well: with nothing but the package there is a comparison.
+        When the store has none of the user's own, `rivals` are measured as well: with nothing but the package there is
+        a comparison.
         """
-        from cnf_cli.stages.assemble import newest, policy_name
+        from cnf_cli.cli.stage_commands import taken
+        from cnf_cli.stages.choice import choose, newest_fitting, no_policy, own
 
         given = self._given()
         if given or self.rivals.rows:
             return given
-        named = [(policy_name(self.ctx.store, manifest), manifest) for manifest in newest(self.ctx.store, problem)]
-        for name, manifest in named:
-            self.ctx.note(f"with the newest policy for {problem}: {name} ({manifest.stage} {manifest.key[:12]})")
-        if named:
-            return list(named)
+        store = self.ctx.store
+        mine = [m for several in (False, True) if (m := newest_fitting(store, problem, n, several=several))]
+        if mine:
+            return [taken(self.ctx, own(store, manifest, n), plan=self.launch.plan) for manifest in mine]
         self.rivals = replace(self.rivals, rows=rivals)
-        return self._from_zoo(problem, n)
-
-    def _from_zoo(self, problem: str, n: int) -> list[Named]:
-        """The zoo's policy for that problem and size, which is said; nothing where solvers are all there is."""
-        from cnf_cli.cli.stage_commands import entry
-        from cnf_cli.stages import zoo
-        from cnf_cli.stages.assemble import no_policy
-        from cnf_cli.zoo.cards import fitting
-
-        name = fitting(problem, n)
-        instead = f"cnf pretrain {problem} --n {n}"
-        if name is None and not self.rivals.rows:
-            raise no_policy(self.ctx.store, problem)
-        if name is None:
-            self.ctx.note(
-                f"neither the store nor the zoo has a policy for {problem} with {n} nodes, so only built-in heuristics "
-                f"are measured; `{instead}` trains a policy, `cnf import FILE.pt` takes one in"
-            )
-            return []
-        self.ctx.note(zoo.stand_in(name, f"the store has no policy for {problem}", instead))
-        return [(f"zoo/{name}", entry(self.ctx, name, plan=self.launch.plan))]
+        chosen = choose(store, problem, n)
+        if chosen is not None:
+            return [taken(self.ctx, chosen, plan=self.launch.plan)]
+        told = no_policy(store, problem, n)
+        if not rivals:
+            raise told
+        self.ctx.note(f"{told.message}, so only built-in heuristics are measured; {told.hint}")
+        return []
 
     def _given(self) -> list[Named]:
         from cnf_cli.cli.stage_commands import artifact
         from cnf_cli.errors import ArtifactError
-        from cnf_cli.stages.assemble import holds_policy, policy_name
+        from cnf_cli.stages.assemble import policy_name
+        from cnf_cli.stages.choice import holds_policy
 
         out: list[Named] = []
         seen: set[str] = set()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cnf_cli.pipeline.stage import Task
     from cnf_cli.recipe import Recipe
     from cnf_cli.stages.assemble import Named
+    from cnf_cli.stages.choice import Choice
     from cnf_cli.store import Manifest
 
 PANEL = "Stages"
@@ -53,17 +54,23 @@ def artifact(ctx: Context, text: str | None) -> Manifest | None:
 
 
 def start(ctx: Context, recipe: Recipe, text: str | None, *, plan: bool = False) -> Task | Manifest | None:
-    """The policy a stage starts from: the one named; else the zoo's, which is said; None for the recipe's own."""
-    from cnf_cli.stages import zoo
+    """The policy a stage starts from: the one named; else the one that stands in, which is said; None for its own."""
+    from cnf_cli.stages.choice import start_of
 
     if text is not None:
         return artifact(ctx, text)
-    found = zoo.start_of(recipe, ctx.store)
-    if found is None:
-        return None
-    name, told = found
-    ctx.note(told)
-    return entry(ctx, name, plan=plan)
+    chosen = start_of(recipe, ctx.store)
+    return taken(ctx, chosen, plan=plan)[1] if chosen else None
+
+
+def taken(ctx: Context, chosen: Choice, *, plan: bool = False) -> Named:
+    """What was chosen, with its name in tables; the choice is said."""
+    from cnf_cli.stages.assemble import policy_name
+
+    ctx.note(chosen.told)
+    if isinstance(chosen.policy, str):
+        return f"zoo/{chosen.policy}", entry(ctx, chosen.policy, plan=plan)
+    return policy_name(ctx.store, chosen.policy), chosen.policy
 
 
 def entry(ctx: Context, name: str, *, plan: bool = False) -> Task | Manifest:
@@ -74,26 +81,26 @@ def entry(ctx: Context, name: str, *, plan: bool = False) -> Task | Manifest:
 
 
 def start_named(ctx: Context, recipe: Recipe, *, plan: bool = False) -> list[Named]:
-    """What an evaluation measures where the zoo's policy stands in for the recipe's own; else nothing.
+    """What an evaluation measures where another policy stands in for the recipe's own; else nothing.
 
-    That policy, and what the recipe hardens it into; the zoo's own ensemble where the recipe has no [train] table.
+    That policy, and what the recipe hardens it into; an ensemble of the user's own, or else the zoo's, where the recipe
+    has no [train] table.
     """
+    from cnf_cli.stages import choice
     from cnf_cli.stages import train_cnf as hardening
-    from cnf_cli.stages import zoo
     from cnf_cli.zoo.cards import fitting
 
-    found = zoo.start_of(recipe, ctx.store)
-    if found is None:
+    chosen = choice.start_of(recipe, ctx.store)
+    if chosen is None:
         return []
-    name, told = found
-    ctx.note(told)
-    out: list[Named] = [(f"zoo/{name}", entry(ctx, name, plan=plan))]
-    several = fitting(recipe.problem.kind, recipe.problem.n, ensemble=True)
+    first = taken(ctx, chosen, plan=plan)
+    kind, n = recipe.problem.kind, recipe.problem.n
     if "train" in recipe.written:
-        out.append((f"{recipe.train.defence}({recipe.train.models})", hardening.task(recipe, out[0][1])))
-    elif several is not None:
-        out.append((f"zoo/{several}", entry(ctx, several, plan=plan)))
-    return out
+        return [first, (f"{recipe.train.defence}({recipe.train.models})", hardening.task(recipe, first[1]))]
+    if (mine := choice.newest_fitting(ctx.store, kind, n, several=True)) is not None:
+        return [first, taken(ctx, choice.own(ctx.store, mine, n), plan=plan)]
+    several = fitting(kind, n, ensemble=True)
+    return [first] if several is None else [first, (f"zoo/{several}", entry(ctx, several, plan=plan))]
 
 
 def pretrain(

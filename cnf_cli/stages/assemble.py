@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from cnf_cli.errors import ArtifactError
 from cnf_cli.pipeline.stage import Task
 from cnf_cli.recipe import Recipe
 from cnf_cli.stages import attack, data, label, pretrain, train_cnf
+from cnf_cli.stages.choice import is_ensemble
 from cnf_cli.stages.evaluate import SetOf
 from cnf_cli.store import Manifest, Store
 
@@ -74,33 +74,8 @@ def for_recipe(recipe: Recipe, given: Sequence[Named], solvers: Solvers) -> tupl
 
 def _several(policy: Task | Manifest) -> bool:
     if isinstance(policy, Manifest):
-        return int(policy.checks.get("models", 1)) > 1
+        return is_ensemble(policy)
     return policy.stage is train_cnf.STAGE
-
-
-def holds_policy(manifest: Manifest) -> bool:
-    """As `models.is_policy`, without loading torch: a cached evaluation is shown at once."""
-    return any(name.startswith("model") and name.endswith(".safetensors") for name in manifest.outputs)
-
-
-def newest(store: Store, problem: str) -> list[Manifest]:
-    """The newest single policy and the newest ensemble for that problem; those of the zoo do not count."""
-    found: dict[bool, Manifest] = {}
-    for manifest in store.manifests():
-        own = holds_policy(manifest) and manifest.stage != "zoo"
-        if own and manifest.checks.get("problem") == problem and store.find(manifest.key):
-            found.setdefault(_several(manifest), manifest)
-    return [found[several] for several in sorted(found)]
-
-
-def no_policy(store: Store, problem: str) -> ArtifactError:
-    """An error with the next command."""
-    return ArtifactError(
-        f"neither the store nor the zoo has a policy for {problem}",
-        at=str(store.root),
-        hint=f"`cnf pretrain {problem} --n 50` trains one, `cnf import FILE.pt` takes one in; "
-        "--solver NAME measures a solver alone.",
-    )
 
 
 def policy_name(store: Store, manifest: Manifest) -> str:

@@ -17,7 +17,6 @@ from cnf_cli.problems.base import BaseProblem
 from cnf_cli.recipe.build import build_section
 from cnf_cli.recipe.sections import PolicySection, ProblemSection
 from cnf_cli.stages.job import Artifact
-from cnf_cli.store import Manifest, Store
 
 
 @dataclass(frozen=True)
@@ -52,11 +51,6 @@ def save_models(
         checkpoint.save(folder / name, dict(model.state_dict()), meta)
         files[name] = folder / name
     return files
-
-
-def is_policy(manifest: Manifest) -> bool:
-    """True when the artifact holds policies."""
-    return any(name.startswith("model") and name.endswith(".safetensors") for name in manifest.outputs)
 
 
 def load_models(artifact: Artifact, device: torch.device | str = "cpu") -> Ensemble:
@@ -106,16 +100,3 @@ def fit(policy: nn.Module, tensors: Mapping[str, torch.Tensor], at: str) -> None
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {"kind": value}
-
-
-def newest_policy(store: Store, problem: str) -> Manifest | None:
-    """The newest artifact in the store with policies for that problem; those of the zoo do not count."""
-    for manifest in store.manifests():
-        if (
-            is_policy(manifest)
-            and manifest.stage != "zoo"
-            and manifest.checks.get("problem") == problem
-            and store.find(manifest.key)
-        ):
-            return manifest
-    return None

@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
-import time
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,15 @@ def provenance(command: tuple[str, ...], seconds: float) -> dict[str, Any]:
         "machine": {"system": platform.platform(), "cpu": cpu_name(), "cores": os.cpu_count()},
         "world_size": int(os.environ.get("WORLD_SIZE", "1")),
         "command": list(command),
-        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        # To the millisecond: small stages that follow each other within a second stay in order.
+        "finished": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "seconds": round(seconds, 3),
     }
+
+
+def moment(finished: str | None) -> str:
+    """A recorded time as a person reads it: to the second, and in which zone; "-" where there is none."""
+    return f"{finished[:19].replace('T', ' ').removesuffix('Z')} UTC" if finished else "-"
 
 
 def versions() -> dict[str, str]:

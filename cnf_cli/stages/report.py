@@ -15,6 +15,7 @@ from cnf_cli.pipeline.stage import Stage, Task
 from cnf_cli.recipe.sections import Section
 from cnf_cli.stages.files import write_atomic
 from cnf_cli.stages.job import Artifact, Job, Result
+from cnf_cli.stages.provenance import moment
 from cnf_cli.stages.visualize import ancestry
 from cnf_cli.store import Manifest, Store
 
@@ -150,7 +151,7 @@ def _worst(source: Source, name: str | None) -> tuple[str, list[str], list[list[
 def _title(evaluation: Manifest, history: Sequence[Manifest], recipe: str) -> str:
     about = next((m.sections["problem"] for m in history if "problem" in m.sections), None)
     what = f"{about['kind'].upper()}{about['n']}" if about else str(evaluation.checks.get("problem", "")).upper()
-    day = str(evaluation.provenance.get("finished", ""))[:10]
+    day = evaluation.finished[:10]
     return " · ".join(part for part in (what, recipe, f"evaluation {evaluation.key[:12]}", day) if part)
 
 
@@ -162,8 +163,8 @@ def _made(manifest: Manifest, recipe: str) -> Made:
     typed = shlex.join(str(word) for word in facts.get("command", ()))
     seconds = facts.get("seconds")
     alone = command_of(manifest, recipe)
-    finished = str(facts.get("finished", "")).replace("T", " ").replace("Z", " UTC")
-    return Made(manifest.stage, manifest.key, alone or typed, typed, seconds, finished, manifest.sections)
+    when = moment(manifest.finished)
+    return Made(manifest.stage, manifest.key, alone or typed, typed, seconds, when, manifest.sections)
 
 
 def _machine(history: Sequence[Manifest]) -> dict[str, str]:

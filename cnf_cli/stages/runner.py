@@ -115,6 +115,7 @@ class Runner:
         if ranks.rank() > 0:
             return self._made_by_rank_0(key)
         facts = provenance(self.command, time.monotonic() - started)
+        facts["made_as"] = task.alias or ""  # a name given by a recipe stays known when another result takes it over
         facts["cpu_seconds"] = round(time.process_time() - spent, 3)
         manifest = self.store.commit(
             key,

@@ -31,8 +31,7 @@ def solve_files(
     capacity: float | None = None,
     note: Callable[[str], None] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """One row per instance; without `policy` the newest in the store for the files' problem, else the zoo's for the
-    instance's size; either is said."""
+    """One row per instance; without `policy` the one that fits the instance's size best, which is said."""
     from cnf_cli.formats.dataset import Dataset
     from cnf_cli.formats.item import items_of
     from cnf_cli.formats.sandbox import read_safely
@@ -68,33 +67,22 @@ def _check(ensemble: Ensemble, policy: Manifest, problem: str) -> None:
 def _chosen(
     store: Store, problem: str, items: Sequence[Item], policy: Manifest | None, note: Callable[[str], None]
 ) -> list[Manifest]:
-    """The policy of every item: the given one, the newest in the store, or the zoo's nearest in size."""
-    from cnf_cli.stages import zoo
-    from cnf_cli.stages.models import newest_policy
-    from cnf_cli.zoo.cards import fitting
+    """The policy of every item: the given one, or for each size the one that `choice.choose` finds."""
+    from cnf_cli.stages import choice, zoo
 
-    if policy is None:
-        policy = newest_policy(store, problem)
-        if policy is not None:
-            names = [alias for alias, key in store.refs().items() if key == policy.key]
-            note(f"with the newest policy for {problem}: {policy.stage} {policy.key[:12]} {' '.join(names)}".rstrip())
-    if policy is not None:
-        return [policy] * len(items)
-    sizes = {item.nodes - (item.demand is not None) for item in items}
-    named = {n: fitting(problem, n) for n in sorted(sizes)}
-    taken: dict[str, Manifest] = {}
-    for n, name in named.items():
-        if name is None:
-            raise ArtifactError(
-                f"neither the store nor the zoo has a policy for {problem} with {n} nodes",
-                at=str(store.root),
-                hint=f"`cnf pretrain {problem} --n 50` trains one, `cnf import FILE.pt` takes one in.",
-            )
-        if name not in taken:
-            instead = f"cnf pretrain {problem} --n {n}"
-            note(zoo.stand_in(name, f"the store has no policy for {problem}", instead))
-            taken[name] = zoo.take(store, name)
-    return [taken[str(named[item.nodes - (item.demand is not None)])] for item in items]
+    sizes = [item.nodes - (item.demand is not None) for item in items]
+    taken: dict[int, Manifest] = {}
+    told: set[str] = set()
+    for n in sorted(set(sizes)):
+        chosen = choice.Choice(policy, "") if policy else choice.choose(store, problem, n)
+        if chosen is None:
+            raise choice.no_policy(store, problem, n)
+        found = chosen.policy
+        taken[n] = zoo.take(store, found) if isinstance(found, str) else found
+        if chosen.told and taken[n].key not in told:
+            note(chosen.told)
+        told.add(taken[n].key)
+    return [taken[n] for n in sizes]
 
 
 def _solve_one(item: Item, ensemble: Ensemble, setup: Setup, augment: int, write_to: Path | None) -> dict[str, Any]:

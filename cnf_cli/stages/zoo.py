@@ -1,4 +1,4 @@
-"""Take a policy of the zoo into the store, byte by byte the same artifact everywhere; and know when one stands in."""
+"""Take a policy of the zoo into the store, byte by byte the same artifact everywhere."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from pydantic import Field
 
 from cnf_cli.errors import ArtifactError
 from cnf_cli.pipeline.stage import Stage, Task
-from cnf_cli.recipe import Recipe
 from cnf_cli.recipe.sections import Section
 from cnf_cli.stages.job import Job, Result
 from cnf_cli.stages.provenance import provenance
-from cnf_cli.stages.runner import Runner
 from cnf_cli.store import Manifest, Store
 
 VERSION = 1
@@ -88,30 +86,6 @@ def _commit(store: Store, key: str, wanted: Task, command: tuple[str, ...]) -> M
             provenance=facts,
             checks=dict(result.checks),
         )
-
-
-def start_of(recipe: Recipe, store: Store) -> tuple[str, str] | None:
-    """The entry that a recipe starts from where no policy is named, and a line that says so; None = its own policy.
-
-    Its own is the one it says how to make (it has a [pretrain] or [policy] table), or that the store has already;
-    otherwise the entry for the same problem and the nearest n stands in, if there is one.
-    """
-    from cnf_cli.stages import pretrain
-    from cnf_cli.zoo.cards import fitting
-
-    own = pretrain.task(recipe)
-    name = fitting(recipe.problem.kind, recipe.problem.n)
-    if name is None or {"pretrain", "policy"} & set(recipe.written) or Runner(store).plan(own)[-1].state == "hit":
-        return None
-    return name, stand_in(name, f"the store has no policy pretrained for {recipe.source}", own.command)
-
-
-def stand_in(name: str, why: str, instead: str) -> str:
-    """One line for the reader: what is used, why, and what to type for another."""
-    from cnf_cli.zoo.cards import card
-
-    one = card(name)
-    return f"{why}: using {one.alias} from the package (trained on {one.kind}{one.n}); `{instead}` trains one"
 
 
 STAGE = Stage("zoo", VERSION, run, title=lambda task: f"take in zoo/{task.dumped()['zoo']['name']}")

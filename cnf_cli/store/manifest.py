@@ -101,6 +101,11 @@ class Manifest:
         """One hash for all outputs: equal names and bytes, equal digest."""
         return hashlib.sha256(_canonical({name: out.sha256 for name, out in self.outputs.items()})).hexdigest()
 
+    @property
+    def finished(self) -> str:
+        """When it was finished, as its provenance has it; "" where that is not known."""
+        return str(self.provenance.get("finished") or "")
+
     def check(self) -> Manifest:
         """Itself; ValueError unless the names are safe, the hashes well formed and the key follows from the rest."""
         for part in ("sections", "provenance", "checks"):

@@ -137,11 +137,10 @@ class Store:
         )
 
     def manifests(self, stage: str | None = None) -> Iterator[Manifest]:
-        """Readable manifests, the last written or tagged first."""
-        for key, _ in sorted(upkeep.listed_keys(self), key=lambda item: (-item[1].st_mtime_ns, item[0])):
-            found = self.read(key)
-            if found and stage in (None, found.stage):
-                yield found
+        """Readable manifests, the last finished first; file times, which every use renews, only break ties."""
+        times = {key: info.st_mtime_ns for key, info in upkeep.listed_keys(self)}
+        found = [one for key in sorted(times) if (one := self.read(key)) and stage in (None, one.stage)]
+        yield from sorted(found, key=lambda one: (one.finished, times[one.key]), reverse=True)
 
     def refs(self) -> dict[str, str]:
         """Alias -> key; damaged refs are left out (`verify` lists them)."""

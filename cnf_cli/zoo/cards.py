@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
@@ -155,9 +155,7 @@ class Card(Section):
     @property
     def largest(self) -> int | None:
         """The most nodes the network can read; None where there is no bound."""
-        if self.policy.get("kind") != "matnet":
-            return None
-        return int(self.policy.get("one_hot_seeds") or self.n)
+        return largest_of(self.policy, self.n)
 
     def progress(self) -> list[tuple[int, float, float]]:
         """(instances, core-minutes, gap in percent) of each validation, from the first of the runs for this problem."""
@@ -176,6 +174,11 @@ class Card(Section):
         """The row of that set, at the most copies or at `augment`."""
         rows = [g for g in self.gaps if g.set.startswith(set_) and augment in (None, g.augment)]
         return max(rows, key=lambda g: g.augment) if rows else None
+
+
+def largest_of(policy: Mapping[str, Any], n: int) -> int | None:
+    """The most nodes that a policy made for n nodes can read; None where there is no bound."""
+    return int(policy.get("one_hot_seeds") or n) if policy.get("kind") == "matnet" else None
 
 
 def card(name: str) -> Card:

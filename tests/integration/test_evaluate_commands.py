@@ -115,7 +115,7 @@ def test_data_with_named_and_newest_policies(made: tuple[Path, Path, dict[str, A
     given.write_text("x,y\n0,0\n3,0\n3,4\n0,4\n1,1\n")
     done = cnf("evaluate", "--data", str(given), "--reference", "descent", "--json", store=store)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("with the newest policy for tsp") == 2
+    assert done.stderr.count("with your newest policy for tsp") == 2
     told = json.loads(done.stdout)
     assert {r["set"] for r in told["rows"]} == {"mine.csv"}
     data = cnf("data", "generate", "tsp", "--n", "9", "--count", "5", "-q", store=store).stdout.strip()

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from cnf_cli.errors import ArtifactError, CnfError
 from cnf_cli.recipe import load_recipe
-from cnf_cli.stages import zoo
+from cnf_cli.stages import choice, zoo
 from cnf_cli.stages.zoo_pack import fixed_costs
 from cnf_cli.store import Store
 from cnf_cli.zoo import cards, pages, place
@@ -359,12 +359,12 @@ def test_when_a_recipe_starts_from_the_zoo(tmp_path: Path) -> None:
     store = Store(tmp_path / "s")
     small = ["policy.width=16", "policy.layers=1", "policy.heads=2", "policy.feed_forward=16"]
     bare = recipe_for("tsp", 12, [])
-    started = zoo.start_of(bare, store)
+    started = choice.start_of(bare, store)
     assert started is not None
-    assert started[0] == "tsp20"
-    assert zoo.start_of(recipe_for("tsp", 12, ["pretrain.instances=64"]), store) is None
-    assert zoo.start_of(recipe_for("tsp", 12, small), store) is None
-    assert zoo.start_of(load_recipe(ROOT / "recipes" / "tsp20.toml"), store) is None
+    assert started.policy == "tsp20"
+    assert choice.start_of(recipe_for("tsp", 12, ["pretrain.instances=64"]), store) is None
+    assert choice.start_of(recipe_for("tsp", 12, small), store) is None
+    assert choice.start_of(load_recipe(ROOT / "recipes" / "tsp20.toml"), store) is None
     steps = told("train-cnf", "tsp", "--n", "12", "--plan", store=tmp_path / "s")
     assert [step["stage"] for step in steps["plan"]] == ["zoo", "train_cnf"]
     assert "zoo/tsp20" in steps["notes"][0]
@@ -373,7 +373,7 @@ def test_when_a_recipe_starts_from_the_zoo(tmp_path: Path) -> None:
     tiny = recipe_for("tsp", 6, [*small, "pretrain.instances=32", "pretrain.validation_count=0"])
     Runner(store).run(pretrain.task(tiny))
     written = {field: getattr(tiny, field) for field in tiny.__dataclass_fields__} | {"written": ("problem",)}
-    assert zoo.start_of(type(tiny)(**written), store) is None
+    assert choice.start_of(type(tiny)(**written), store) is None
 
 
 def test_attack_without_a_policy_uses_the_zoos(tmp_path: Path) -> None:
