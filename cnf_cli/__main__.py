@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
+import signal
 import sys
-import tempfile
-import traceback
 
 from cnf_cli import interrupt
 from cnf_cli.errors import CnfError
@@ -14,25 +12,48 @@ from cnf_cli.errors import CnfError
 
 def main() -> None:
     """Run the command line and exit with its code."""
-    interrupt.install()
-    try:
-        from cnf_cli.cli.app import app
+    # While the command line is loaded there is nothing to save or to clean up: a signal ends the process at once.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from cnf_cli.cli.app import app
 
-        app()
-    except CnfError as error:
+    try:
+        interrupt.install()
+        try:
+            app()
+            code: object = 0
+        finally:
+            interrupt.uninstall()
+    except SystemExit as end:
+        code = end.code
+    except (Exception, interrupt.Interrupted) as error:
+        interrupt.uninstall()
+        code = _told(error)
+    asked = interrupt.stop_asked()
+    if asked is not None and code != 128 + asked:  # whatever came of the command: it was asked to stop
+        code = _told(interrupt.Interrupted(asked))
+    sys.exit(code)  # type: ignore[arg-type]
+
+
+def _told(error: Exception | interrupt.Interrupted) -> int:
+    """The exit code for an error that has been told to the user."""
+    asked = interrupt.stop_asked()
+    if asked is not None and not isinstance(error, interrupt.Interrupted):
+        error = interrupt.Interrupted(asked)  # an error after a signal is its consequence
+    if isinstance(error, CnfError | interrupt.Interrupted):
         report(error)
-        sys.exit(error.code)
-    except BrokenPipeError:
+        return error.code
+    if isinstance(error, BrokenPipeError):
         # The reader of our output went away (`cnf ls | head`): nothing to say, and nowhere to say it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    except Exception as error:
-        sys.exit(report_bug(error))
+        return 0
+    return report_bug(error)
 
 
-def report(error: CnfError) -> None:
+def report(error: CnfError | interrupt.Interrupted) -> None:
     """Say what went wrong, where, and what to type next: on stderr, or as one JSON object with --json."""
     if "--json" in sys.argv:
+        import json
+
         told = {"error": error.message, "at": error.at, "hint": error.hint, "code": error.code}
         print(json.dumps(told))
     lines = [f"error: {error.message}"]
@@ -40,11 +61,16 @@ def report(error: CnfError) -> None:
     lines += [f"hint: {error.hint}"] if error.hint else []
     sys.stderr.write("\n".join(lines) + "\n")
     if _verbose() and error.__cause__ is not None:
+        import traceback
+
         traceback.print_exception(error.__cause__)
 
 
 def report_bug(error: Exception) -> int:
     """A mistake of ours: keep the traceback in a file, show it with -v."""
+    import tempfile
+    import traceback
+
     text = "".join(traceback.format_exception(error))
     with tempfile.NamedTemporaryFile("w", prefix="cnf-bug-", suffix=".txt", delete=False) as out:
         out.write(f"command: {sys.argv}\n{text}")

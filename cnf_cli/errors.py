@@ -46,6 +46,12 @@ class MissingDependency(CnfError):
     code = 4
 
 
+class Busy(CnfError):
+    """Another process works on the same result, and waiting for it was not wanted."""
+
+    code = 75
+
+
 def did_you_mean(word: str, known: list[str] | tuple[str, ...]) -> str | None:
     """The known word closest to `word`, if any is close."""
     import difflib

@@ -46,7 +46,6 @@ def fetch(
     *,
     seconds: float = 60.0,
     on_file: Callable[[str], None] = lambda _: None,
-    pause: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, Item], dict[str, str]]:
     """(instances that are the library's own, name -> why not for the rest); verified files stay in `folder`.
 
@@ -62,7 +61,7 @@ def fetch(
         return good, {n: why.get(n, "not in the folder") for n in names if n not in good}
     for address in addresses_of(library, given):
         left = [name for name in names if name not in good]
-        got, wrong = _download(library, left, address, folder, seconds, pause)
+        got, wrong = _download(library, left, address, folder, seconds)
         found, false = _verified(got, library)
         good |= found
         why |= {name: f"{_host(address)}: {text}" for name, text in {**wrong, **false}.items()}
@@ -72,13 +71,12 @@ def fetch(
 
 
 def _download(
-    library: Library, names: Sequence[str], address: str, folder: Path, seconds: float, pause: Callable[[], None]
+    library: Library, names: Sequence[str], address: str, folder: Path, seconds: float
 ) -> tuple[dict[str, Path], dict[str, str]]:
     got: dict[str, Path] = {}
     wrong: dict[str, str] = {}
     silent = 0
     for name in names:
-        pause()
         if silent >= _GIVE_UP:
             wrong[name] = "the address does not answer"
             continue

@@ -11,7 +11,9 @@ import typer
 from cnf_cli.cli.context import Context, command
 
 if TYPE_CHECKING:
+    from cnf_cli.bench.libraries import Library
     from cnf_cli.cli.measured import Table
+    from cnf_cli.formats.item import Item
     from cnf_cli.pipeline.stage import Task
     from cnf_cli.store import Manifest
 
@@ -160,9 +162,33 @@ def fetch(
     seconds: Annotated[float, typer.Option(help="Longest time for one file.", min=0.1)] = 60.0,
 ) -> None:
     """Get a library's instances into the store, checked against the sha256 of every one of them."""
-    from cnf_cli import interrupt
     from cnf_cli.bench.fetch import fetch as get
     from cnf_cli.bench.libraries import choose
+    from cnf_cli.stages.turns import claim
+    from cnf_cli.store import make_key
+
+    about = choose(name).library
+    names = [n for n in choose(name).names() if about.known[n].sha256]
+    # Verified files wait here for the next attempt; the key only names the folder.
+    key = make_key("bench-fetch", 1, {"library": {"name": about.name}}, {})
+    with claim(ctx.store, key, waiting=ctx.say) as work:
+        with ctx.bars.bar(f"fetching {about.name}", len(names), "files") as bar:
+            found, why = get(about, names, work, source, seconds=seconds, on_file=lambda _: bar.advance())
+        _take_in(ctx, name, about, names, found, why, partial=partial)
+        ctx.store.drop_work(work.name)
+
+
+def _take_in(
+    ctx: Context,
+    name: str,
+    about: Library,
+    names: list[str],
+    found: dict[str, Item],
+    why: dict[str, str],
+    *,
+    partial: bool,
+) -> None:
+    """What was found is in the store, beside what an earlier call fetched: the store's copy only grows."""
     from cnf_cli.bench.sources import known_item
     from cnf_cli.cli.run_stage import Launch
     from cnf_cli.errors import CheckFailed
@@ -170,23 +196,7 @@ def fetch(
     from cnf_cli.formats.item import items_of
     from cnf_cli.recipe.sections import RuntimeSection
     from cnf_cli.stages import bench as stage
-    from cnf_cli.store import make_key
 
-    choice = choose(name)
-    about = choice.library
-    names = [n for n in choice.names() if about.known[n].sha256]
-    # Verified files wait here for the next attempt; the key only names the folder.
-    key = make_key("bench-fetch", 1, {"library": {"name": about.name}}, {})
-    work = ctx.store.work(key)
-    with ctx.bars.bar(f"fetching {about.name}", len(names), "files") as bar:
-        signal = interrupt.stop_asked
-
-        def pause() -> None:
-            if signal() is not None:
-                raise interrupt.Interrupted(signal() or 2, saved=True)
-
-        with interrupt.polite():
-            found, why = get(about, names, work, source, seconds=seconds, on_file=lambda _: bar.advance(), pause=pause)
     if why and not (partial and found):
         first = next(iter(why))
         raise CheckFailed(
@@ -196,10 +206,8 @@ def fetch(
         )
     for missed, text in why.items():
         ctx.say(f"warning: {missed}: {text}")
-    # What an earlier call fetched stays: the store's copy only grows.
     place = stored(ctx, about.name)
     known = {item.name: item for item in items_of(dataset.load(place))} if place else {}
     known |= {item.name: known_item(item, about, []) for item in found.values()}
     order = sorted(known.values(), key=lambda item: (item.nodes, item.name))
     Launch(ctx, RuntimeSection()).run(stage.task(about, order, alias=f"bench/{about.name}"))
-    ctx.store.drop_work(key)

@@ -31,6 +31,8 @@ class Context:
     quiet: bool = False
     verbose: bool = False
     store_path: Path = Path("artifacts")
+    wait: bool = True
+    """For another process that works on the same result."""
     notes: list[str] = field(default_factory=list)
     """What a reader of --json should know too; see `note`."""
 
@@ -123,28 +125,43 @@ _OPTIONS: Mapping[str, Any] = {
         Path, typer.Option("--store", envvar="CNF_STORE", help="The artifact store.", rich_help_panel=COMMON)
     ],
 }
+_NO_WAIT = Annotated[
+    bool,
+    typer.Option(
+        "--no-wait",
+        help="Exit with code 75 where another process works on the same result.",
+        rich_help_panel="Running",
+    ),
+]
 _DEFAULTS: Mapping[str, Any] = {"json": False, "quiet": False, "verbose": False, "store": Path("artifacts")}
 
 
 def command(
     app: typer.Typer, name: str | None = None, **options: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function whose first parameter is a `Context` as a command with the common options."""
+    """Register a function whose first parameter is a `Context` as a command with the common options.
+
+    One with a parameter `plan` runs stages, so it takes --no-wait too.
+    """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         hints = get_type_hints(function, include_extras=True)
         own = list(inspect.signature(function).parameters.values())[1:]
         parameters = [p.replace(annotation=hints[p.name], kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
-        for key, annotation in _OPTIONS.items():
+        added = {"no_wait": _NO_WAIT, **_OPTIONS} if "plan" in hints else _OPTIONS
+        for key, annotation in added.items():
             parameters.append(
-                inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=_DEFAULTS[key], annotation=annotation)
+                inspect.Parameter(
+                    key, inspect.Parameter.KEYWORD_ONLY, default=_DEFAULTS.get(key, False), annotation=annotation
+                )
             )
 
         @wraps(function)
         def run(**given: Any) -> None:
             common = {key: given.pop(key) for key in _OPTIONS}
+            wait = not given.pop("no_wait", False)
             quiet = common["quiet"] or _follower()
-            function(Context(common["json"], quiet, common["verbose"], common["store"]), **given)
+            function(Context(common["json"], quiet, common["verbose"], common["store"], wait), **given)
 
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}

@@ -93,7 +93,7 @@ class Launch:
         """A runner against this command's store, with its progress."""
         from cnf_cli.stages.runner import Runner
 
-        return Runner(self.ctx.store, self.runtime, self.ctx.bars, ("cnf", *sys.argv[1:]))
+        return Runner(self.ctx.store, self.runtime, self.ctx.bars, ("cnf", *sys.argv[1:]), wait=self.ctx.wait)
 
     def _note(self, step: Step, steps: list[Step]) -> None:
         steps.append(step)

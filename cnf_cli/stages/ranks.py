@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def rank() -> int:
@@ -16,11 +19,13 @@ def world() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def join(backend: str = "gloo") -> None:
+def join() -> None:
     """The processes know each other; nothing to do alone or the second time."""
+    import torch
     import torch.distributed as dist
 
     if world() > 1 and not dist.is_initialized():
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         # Solvers and validation run on rank 0 alone and may take long: the others wait for a day before they give up.
         dist.init_process_group(backend, timeout=timedelta(days=1))
 
@@ -32,6 +37,18 @@ def wait() -> None:
 
         join()
         dist.barrier()
+
+
+def share(value: T) -> T:
+    """Rank 0's value, on every rank."""
+    if world() == 1:
+        return value
+    import torch.distributed as dist
+
+    join()
+    held = [value]
+    dist.broadcast_object_list(held, src=0)
+    return held[0]
 
 
 def leave() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from cnf_cli import interrupt
@@ -14,6 +15,7 @@ from cnf_cli.recipe.sections import RuntimeSection
 from cnf_cli.stages import ranks
 from cnf_cli.stages.job import Artifact, Bars, Job, Silent
 from cnf_cli.stages.provenance import provenance
+from cnf_cli.stages.turns import claim, kept
 from cnf_cli.store import Input, Manifest, Store
 
 
@@ -37,6 +39,8 @@ class Runner:
     bars: Bars = field(default_factory=Silent)
     command: tuple[str, ...] = ()
     on_step: Callable[[Step], None] = lambda _: None
+    wait: bool = True
+    """For another process that works on the same result; else that is an error."""
     _done: dict[int, tuple[Task, Manifest]] = field(default_factory=dict)
     """By the task's place in memory; the task is kept, or a later one could be given the same place."""
 
@@ -79,10 +83,9 @@ class Runner:
                 self._refuse_missing(task, source)
             inputs[name] = self.run(source)
         key = task.key(inputs)
-        found = None if force else self.store.find(key)
+        found = None if force else self._found(key)
         if found is None:
-            self.on_step(Step(task.stage.name, "miss", key, "forced" if force else self._why(task, inputs)))
-            found = self._make(task, key, inputs, fresh=force)
+            found = self._turn(task, key, inputs, fresh=force)
         else:
             self.on_step(Step(task.stage.name, "hit", key, ""))
         if task.alias and ranks.rank() == 0 and self.store.refs().get(task.alias) != key:
@@ -98,26 +101,52 @@ class Runner:
                 hint=f"`{source.command}` makes it." if source.command else "leave out --no-deps to make it.",
             )
 
-    def _make(self, task: Task, key: str, inputs: Mapping[str, Manifest], *, fresh: bool) -> Manifest:
-        if fresh:
-            self.store.drop_work(key)
-        job = Job(
-            sections=task.sections,
-            inputs={name: Artifact(self.store, manifest) for name, manifest in inputs.items()},
-            work=self.store.work(key),
-            runtime=self.runtime,
-            bars=self.bars,
-            local=task.local,
-        )
-        started, spent = time.monotonic(), time.process_time()
-        with interrupt.polite():
-            result: Any = task.stage.run(job) if task.stage.distributed or ranks.rank() == 0 else None
+    def _found(self, key: str) -> Manifest | None:
+        """The artifact, if rank 0 sees it: ranks that disagree would wait for each other for ever."""
+        found = self.store.find(key)
+        if ranks.share(found is not None) != (found is not None):
+            return self._made_by_rank_0(key) if found is None else None
+        return found
+
+    def _turn(self, task: Task, key: str, inputs: Mapping[str, Manifest], *, fresh: bool) -> Manifest:
+        """The artifact, made here once no other process works on it, unless that one has made it meanwhile."""
         if ranks.rank() > 0:
+            folder = ranks.share("")
+            self.on_step(Step(task.stage.name, "miss" if folder else "hit", key, ""))
+            if folder and task.stage.distributed:
+                task.stage.run(self._job(task, inputs, Path(folder)))
+            ranks.wait()
             return self._made_by_rank_0(key)
+
+        def waiting(text: str) -> None:
+            self.bars.say(f"{task.stage.name} {key[:12]}: {text} (--no-wait gives up instead)")
+
+        with claim(self.store, key, wait=self.wait, fresh=fresh, waiting=waiting) as work:
+            found = None if fresh else self.store.find(key)
+            ranks.share("" if found else str(work))
+            if found is None:
+                self.on_step(Step(task.stage.name, "miss", key, "forced" if fresh else self._why(task, inputs)))
+                found = self._make(task, key, inputs, work, fresh=fresh)
+            else:
+                self.on_step(Step(task.stage.name, "hit", key, ""))
+            self.store.drop_work(work.name)
+        ranks.wait()
+        return found
+
+    def _make(self, task: Task, key: str, inputs: Mapping[str, Manifest], work: Path, *, fresh: bool) -> Manifest:
+        job = self._job(task, inputs, work)
+        started, spent = time.monotonic(), time.process_time()
+        try:
+            result = task.stage.run(job)
+        except interrupt.Interrupted as stop:
+            if kept(work):
+                stop.keep()
+            raise
         facts = provenance(self.command, time.monotonic() - started)
         facts["made_as"] = task.alias or ""  # a name given by a recipe stays known when another result takes it over
         facts["cpu_seconds"] = round(time.process_time() - spent, 3)
-        manifest = self.store.commit(
+        # Where there are no locks another process may have been faster: the first one to commit wins.
+        return (None if fresh else self.store.find(key)) or self.store.commit(
             key,
             result.files,
             stage=task.stage.name,
@@ -127,12 +156,18 @@ class Runner:
             provenance={**facts, **job.provenance},
             checks=dict(result.checks),
         )
-        self.store.drop_work(key)
-        ranks.wait()
-        return manifest
+
+    def _job(self, task: Task, inputs: Mapping[str, Manifest], work: Path) -> Job:
+        return Job(
+            sections=task.sections,
+            inputs={name: Artifact(self.store, manifest) for name, manifest in inputs.items()},
+            work=work,
+            runtime=self.runtime,
+            bars=self.bars,
+            local=task.local,
+        )
 
     def _made_by_rank_0(self, key: str) -> Manifest:
-        ranks.wait()
         found = self.store.find(key)
         if found is None:
             raise ArtifactError(f"rank 0 made no artifact {key[:12]}", hint="all ranks must see the same store.")

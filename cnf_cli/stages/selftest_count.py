@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from cnf_cli import interrupt
 from cnf_cli.pipeline.stage import Stage
 from cnf_cli.recipe.sections import Section
 from cnf_cli.stages.files import write_atomic
@@ -24,7 +25,7 @@ def run(job: Job) -> Result:
     section = job.section("selftest")
     saved = job.work / "state"
     done = saved.read_text().splitlines() if saved.exists() else []
-    with job.bars.bar("counting", section.numbers, "numbers", len(done)) as bar:
+    with interrupt.polite(), job.bars.bar("counting", section.numbers, "numbers", len(done)) as bar:
         while len(done) < section.numbers:
             time.sleep(section.pause_seconds)
             done.append(str(len(done)))

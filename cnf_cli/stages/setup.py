@@ -74,7 +74,7 @@ def set_up(runtime: RuntimeSection) -> Iterator[Setup]:
     if runtime.threads:
         torch.set_num_threads(runtime.threads)
     device = pick_device(runtime.device)
-    ranks.join("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+    ranks.join()
     try:
         yield Setup(device, get_engine(runtime.engine, device), ranks.rank(), ranks.world())
     finally:

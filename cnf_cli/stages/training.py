@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from cnf_cli import interrupt
 from cnf_cli.engine.base import Engine
 from cnf_cli.errors import MissingDependency
 from cnf_cli.formats import checkpoint
@@ -254,7 +255,7 @@ class Loop:
         total, every = self.section.instances, self.section.epoch_instances
         at = load_state(self._saved, self.modules, self.optimizers)
         diary = Diary(self.job, at)
-        with self.job.bars.bar(what, total, "instances", at.instances) as bar:
+        with interrupt.polite(), self.job.bars.bar(what, total, "instances", at.instances) as bar:
             began = _clocks()
             while at.instances < total:
                 size = min(self.section.batch_size, total - at.instances)

@@ -40,14 +40,20 @@ def gc(store: Store, delete: bool, keep_days: float, grace: float, work_days: fl
 
 
 def _sweep_work(store: Store, sweep: Sweep, now: float, keep: float) -> None:
-    """Work folders untouched for `keep` seconds go; those of finished artifacts after a day."""
+    """Work folders untouched for `keep` seconds go; those of finished artifacts after a day, as locks without one."""
     for path in sorted((store.root / "work").glob("*")):
-        if path.is_symlink() or not is_hash(path.name):
+        key, _, rest = path.name.partition(".")
+        if path.is_symlink() or not is_hash(key):
+            continue
+        if rest == "lock" and not path.with_name(key).exists():
+            with contextlib.suppress(FileNotFoundError):
+                _sweep(sweep, "work", path, path.lstat(), now - DAY)
+        if not path.is_dir():
             continue
         files = [found for _, found in disk.walk(path)]
         with contextlib.suppress(FileNotFoundError):
             newest = max([path.lstat().st_mtime, *(found.st_mtime for found in files)])
-            if newest < now - (DAY if store.read(path.name) else keep):
+            if newest < now - (DAY if store.read(key) else keep):
                 sweep.removed.append(Dead("work", path, sum(found.st_size for found in files)))
                 if sweep.deleted:
                     disk.remove_tree(path)

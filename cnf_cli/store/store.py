@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from cnf_cli.store.export import copy_out
 from cnf_cli.store.manifest import CAP, FORMAT, Input, Manifest, Output, check_name, is_hash
 from cnf_cli.store.reports import Lineage, Report, Sweep, Usage
 
+_CLAIMED = re.compile(r"[0-9a-f]{64}(\.[0-9a-f]{16})?")
 _ATTEMPTS = 5  # a commit is repeated when a gc beside it takes a file away; once is already rare
 
 
@@ -243,12 +245,20 @@ class Store:
             self._prepare()
             return disk.folder(self.root, "work", key)
 
-    def drop_work(self, key: str) -> None:
-        """The work folder of this key is gone."""
+    def turn(self, key: str) -> Path:
+        """The file that whoever works on this key holds locked; the folder for it exists. See `claim`."""
         if not is_hash(key):
             raise ValueError(f"not a key: {key!r}")
+        with disk.explained("make a work folder", self.root):
+            self._prepare()
+            return disk.folder(self.root, "work") / f"{key}.lock"
+
+    def drop_work(self, name: str) -> None:
+        """The work folder of this key, or the claimed folder of this name, is gone."""
+        if not _CLAIMED.fullmatch(name):
+            raise ValueError(f"not a key: {name!r}")
         with disk.explained("remove a work folder", self.root):
-            disk.remove_tree(self.root / "work" / key)
+            disk.remove_tree(self.root / "work" / name)
 
     def export(self, key: str, dest: Path, *, overwrite: bool = False) -> list[Path]:
         """Copies of all outputs are in `dest` under their names, checked against their hashes while copying."""
