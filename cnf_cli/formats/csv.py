@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from cnf_cli.errors import DataError
+from cnf_cli.formats import dialect
 from cnf_cli.formats.files import read_text, replacing, stem
 from cnf_cli.formats.item import Item
 from cnf_cli.formats.tours import number_text
 from cnf_cli.formats.tsplib import MAX_NODES
 
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_CAPACITY = re.compile(r"#\s*capacity\s*[:=]\s*(\S+)\s*", re.IGNORECASE)
 _COLUMNS = ("x", "y", "demand")
+_DEGREES = {
+    "x": ("lon", "lng", "long", "longitude", "länge", "laenge", "längengrad", "laengengrad"),
+    "y": ("lat", "latitude", "breite", "breitengrad"),
+}
+_NAMES = {
+    **{name: column for column, names in _DEGREES.items() for name in names},
+    **dict.fromkeys(("bedarf", "menge", "quantity"), "demand"),
+    **{name: name for name in _COLUMNS},
+}
+"""Header -> column: what a header may be called besides x, y and demand."""
+_HEADERS = "write `x,y` or `x,y,demand` as header; lon,lat,demand is known too"
 
 
 def read(path: Path, capacity: float | None = None, problem: str | None = None) -> Item:
@@ -27,56 +37,54 @@ def parse(
     text: str, capacity: float | None = None, problem: str | None = None, at: str = "text", name: str = ""
 ) -> Item:
     """A TSP for two columns, a CVRP for three; `capacity` wins over a line `# capacity: 50`."""
-    columns: list[int] | None = None
-    rows: list[list[float]] = []
-    lines: list[int] = []
-    for line, row in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), start=1):
-        stripped = row.strip()
-        if not stripped:
-            continue
-        if stripped.startswith("#"):
-            if capacity is None and (found := _CAPACITY.fullmatch(stripped)):
-                capacity = _number(found[1], f"{at}:{line}")
-            continue
-        fields = [f.strip().strip('"') for f in re.split(r"[,;\t]", stripped)]
-        if columns is None:
-            columns = _header(fields, f"{at}:{line}")
-            if not _NUMBER.fullmatch(fields[0]):
-                continue
-        rows.append(_row(fields, columns, f"{at}:{line}"))
-        lines.append(line)
-        if len(rows) > MAX_NODES:
-            raise DataError(f"more than {MAX_NODES} nodes", at=f"{at}:{line}")
-    if len(rows) < 2:
-        raise DataError(f"{len(rows)} nodes: an instance needs at least 2", at=f"{at}:1", hint="one line per node: x,y")
-    return _item(np.array(rows), lines, capacity, problem, at, name)
+    table = dialect.read(text, at, MAX_NODES, len(_COLUMNS))
+    if capacity is None and "capacity" in table.said:
+        value, line = table.said["capacity"]
+        capacity = dialect.number(value, f"{at}:{line}")
+    if len(table.rows) < 2 and not (table.rows and len(table.rows[0]) == 1):
+        told = f"{len(table.rows)} nodes: an instance needs at least 2"
+        raise DataError(told, at=f"{at}:1", hint="one line per node: x,y")
+    columns = _columns(table, f"{at}:{table.first}")
+    values = np.array([[row[c] for c in columns] for row in table.rows])
+    return _item(values, table.lines, _notes(table.header), capacity, problem, at, name)
 
 
-def _header(fields: list[str], at: str) -> list[int]:
-    """Where x, y and demand are, from the first line: by name if it names them, else by position."""
-    by_position = _NUMBER.fullmatch(fields[0])
-    names = list(_COLUMNS[: len(fields)]) if by_position else [field.lower() for field in fields]
-    if len(fields) not in (2, 3) or sorted(names) != sorted(_COLUMNS[: len(fields)]):
-        raise DataError(
-            f"columns {', '.join(fields)[:60]!r} are not x,y or x,y,demand", at=at, hint="write `x,y,demand` as header"
-        )
-    return [names.index(column) for column in _COLUMNS[: len(fields)]]
+def looks_like(text: str) -> bool:
+    """True where a text without a telling name begins like such a table: with a number, a comment or a known header."""
+    first = text.lstrip().partition("\n")[0].strip().lower()
+    names = {field for separator in dialect.SEPARATORS for field in dialect.split(first, separator)}
+    return first[:1] in ("#", *"+-.0123456789") or first.startswith("sep=") or len(names & set(_NAMES)) > 1
 
 
-def _row(fields: list[str], columns: list[int], at: str) -> list[float]:
-    if len(fields) != len(columns):
-        raise DataError(f"{len(fields)} values where {len(columns)} are expected", at=at)
-    return [_number(fields[c], at) for c in columns]
+def _columns(table: dialect.Table, at: str) -> list[int]:
+    """Where x, y and demand are, by the header if there is one, else by position."""
+    width = len(table.header or table.rows[0])
+    wanted = _COLUMNS[:width]
+    shown = ", ".join(table.header or [f"{value:g}" for value in table.rows[0]])[:60]
+    names = [_NAMES.get(name.lower(), "") for name in table.header] if table.header else list(wanted)
+    if width not in (2, 3) or sorted(names) != sorted(wanted):
+        raise DataError(f"columns {shown!r} are not x,y or x,y,demand", at=at, hint=_HEADERS)
+    return [names.index(column) for column in wanted]
 
 
-def _number(text: str, at: str) -> float:
-    value = float(text) if _NUMBER.fullmatch(text) else float("nan")
-    if not abs(value) < 1e100:
-        raise DataError(f"{text[:40]!r} is not a number", at=at)
-    return value
+def _notes(header: Sequence[str] | None) -> tuple[str, ...]:
+    """What a user should know of columns in degrees."""
+    degrees = [name for name in header or () if any(name.lower() in names for names in _DEGREES.values())]
+    if not degrees:
+        return ()
+    told = "are costed as if the map were a plane: one degree east counts as much as one degree north"
+    return (f"degrees ({', '.join(degrees)}) {told}; give metres (for example UTM) for lengths of real roads",)
 
 
-def _item(table: np.ndarray, lines: list[int], capacity: float | None, problem: str | None, at: str, name: str) -> Item:
+def _item(
+    table: np.ndarray,
+    lines: list[int],
+    notes: tuple[str, ...],
+    capacity: float | None,
+    problem: str | None,
+    at: str,
+    name: str,
+) -> Item:
     kind = "cvrp" if table.shape[1] == 3 else "tsp"
     if problem not in (None, kind):
         raise DataError(
@@ -85,7 +93,7 @@ def _item(table: np.ndarray, lines: list[int], capacity: float | None, problem: 
             hint="a cvrp has x,y,demand",
         )
     if kind == "tsp":
-        return Item("tsp", "euclid", name, xy=table, at=at)
+        return Item("tsp", "euclid", name, xy=table, notes=notes, at=at)
     if capacity is None or not 0 < capacity < 1e100:
         raise DataError(
             "the vehicle's capacity is not given" if capacity is None else f"capacity {capacity:g} is not positive",
@@ -101,7 +109,8 @@ def _item(table: np.ndarray, lines: list[int], capacity: float | None, problem: 
         if bad.any():
             k = int(np.flatnonzero(bad)[0])
             raise DataError(f"demand {demand[k]:g} {what}", at=f"{at}:{lines[k]}")
-    return Item("cvrp", "euclid", name, xy=table[:, :2], demand=demand, capacity=float(capacity), at=at)
+    xy, most = table[:, :2], float(capacity)
+    return Item("cvrp", "euclid", name, xy=xy, demand=demand, capacity=most, notes=notes, at=at)
 
 
 def write(path: Path, item: Item) -> None:

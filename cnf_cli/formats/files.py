@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import secrets
 import stat
@@ -13,6 +14,7 @@ from cnf_cli.errors import DataError
 
 MAX_BINARY = 2 << 30
 MAX_TEXT = 256 << 20
+_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 
 
 def file_size(path: Path, limit: int = MAX_BINARY) -> int:
@@ -54,13 +56,24 @@ def stem(path: Path) -> str:
 
 def read_text(path: Path, limit: int = MAX_TEXT) -> str:
     """The file as text; a byte order mark and bytes outside ASCII never stop it, a NUL byte does."""
-    data = read_bytes(path, limit)
-    if b"\0" in data:
-        line = data.count(b"\n", 0, data.index(b"\0")) + 1
+    text = decoded(read_bytes(path, limit))
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
         raise DataError(
             f"{path.name} is not a text file", at=f"{path}:{line}", hint="`cnf import` names what a file really is"
         )
-    return data.removeprefix(b"\xef\xbb\xbf").decode("latin-1")
+    return text
+
+
+def decoded(data: bytes, *, whole: bool = True) -> str:
+    """Bytes as text: as their byte order mark says, else UTF-8, else Latin-1; not `whole` may end inside a letter."""
+    for mark, encoding in _MARKS:
+        if data.startswith(mark):
+            return codecs.getincrementaldecoder(encoding)("replace").decode(data[len(mark) :], final=whole)
+    try:
+        return codecs.getincrementaldecoder("utf-8")().decode(data, final=whole)
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
 
 
 @contextmanager

@@ -6,7 +6,8 @@ import zipfile
 from pathlib import Path
 
 from cnf_cli.errors import DataError
-from cnf_cli.formats.files import file_size
+from cnf_cli.formats import csv
+from cnf_cli.formats.files import decoded, file_size
 from cnf_cli.formats.hdf5 import SIGNATURE
 from cnf_cli.formats.tsplib import looks_like
 
@@ -52,7 +53,8 @@ def sniff(path: Path) -> str:
     length = int.from_bytes(head[:8], "little")
     if head[8:9] == b"{" and length <= size - 8:
         return "safetensors"
-    return "binary" if b"\0" in head else _text(path, head.decode("latin-1"))
+    text = decoded(head, whole=False)
+    return "binary" if "\0" in text else _text(path, text)
 
 
 def _zip(path: Path) -> str:
@@ -67,7 +69,7 @@ def _zip(path: Path) -> str:
 
 
 def _text(path: Path, text: str) -> str:
-    start = text.lstrip("\u00ef\u00bb\u00bf \t\r\n")[:512].lower()
+    start = text.lstrip()[:512].lower()
     if start.startswith(("<!doctype", "<html", "<head", "<?xml", "<script")):
         return "html"
     if start.startswith("version https://git-lfs"):
@@ -80,7 +82,7 @@ def _text(path: Path, text: str) -> str:
         return "sol"
     if start.startswith(("{", "[")):
         return "json"
-    return "csv" if start[:1] in "+-.0123456789#" or start.startswith("x") else "text"
+    return "csv" if csv.looks_like(text) else "text"
 
 
 def refuse(path: Path, kind: str) -> DataError:

@@ -43,8 +43,11 @@ def solve_files(
         raise DataError(
             "this is a checkpoint, not an instance", at=str(files[0]), hint="`cnf import` takes it into the store"
         )
+    tell = note or bars.say
+    if "notes" in found.attrs:
+        tell(str(found.attrs["notes"]))
     items = items_of(found)
-    chosen = _chosen(store, found.problem, items, policy, note or bars.say)
+    chosen = _chosen(store, found.problem, items, policy, tell)
     with set_up(runtime) as setup, bars.bar("solving", len(items), "instances") as bar:
         ensembles: dict[str, Ensemble] = {}
         for item, manifest in zip(items, chosen, strict=True):
