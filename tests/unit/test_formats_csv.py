@@ -180,3 +180,13 @@ def test_degrees_are_noted(header: str) -> None:
     turned = csv.parse("lat,lon\n50.7,7.1\n50.9,6.9\n")
     np.testing.assert_array_equal(turned.xy, item.xy)  # type: ignore[arg-type]
     assert csv.parse("x,y\n7.1,50.7\n6.9,50.9\n").notes == ()
+
+
+def test_imports_of_tables_have_new_keys_and_others_keep_theirs(tmp_path: Path) -> None:
+    """What an earlier version made of a table is no hit for today's reading; the key of a TSPLIB file is as it was."""
+    from cnf_cli.stages import imported
+
+    for name, tables in (("a.csv", 2), ("a.TXT", 2), ("a.tsp", None)):
+        (tmp_path / name).write_text("1;2\n3;4\n")
+        section = imported.task([tmp_path / name]).sections["import"]
+        assert section.identity().get("tables") == tables
