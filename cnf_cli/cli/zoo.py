@@ -99,7 +99,7 @@ def show(ctx: Context, name: Name) -> None:
             f"x{g.augment}",
             g.instances,
             f"{g.gap_percent:.3f}",
-            "{:.3f} to {:.3f}".format(*g.gap_ci95),
+            g.interval,
             g.reference,
         )
         for g in one.gaps

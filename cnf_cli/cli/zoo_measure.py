@@ -125,7 +125,7 @@ def _gap(name: str, found: dict[str, Any], names: tuple[str, ...], command: str)
         augment=found["augment"],
         cost=found["cost"],
         gap_percent=found["gap_percent"],
-        gap_ci95=tuple(found["gap_ci95"]),
+        gap_ci95=None if found["gap_ci95"] is None else tuple(found["gap_ci95"]),
         reference=found["reference"],
         names=names,
         command=command,

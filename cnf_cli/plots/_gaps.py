@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cnf_cli.plots._source import NothingToDraw, Sources, is_adversarial, main_rows, short_set
+from cnf_cli.stages.protocol import Roll
 
 
 @dataclass(frozen=True)
@@ -26,13 +27,14 @@ class Method:
 
 
 def methods_of(found: Sources) -> list[Method]:
-    """All methods of all evaluations given; a name that an earlier evaluation used gets its evaluation's id."""
+    """All methods of all evaluations given, each once; another policy of the same name gets its evaluation's id."""
     out: dict[str, dict[str, Gap]] = {}
+    roll = Roll()
     for source in found.need("evaluate", what="what `cnf evaluate` measured"):
-        taken = set(out)
+        names = roll.enter(source.manifest, source.table["protocol"])
         for row in main_rows(source):
             if row["gap_percent"] is not None:
-                name = f"{row['method']} [{source.key[:6]}]" if row["method"] in taken else row["method"]
+                name, _ = names[row["set"], row["method"]]
                 out.setdefault(name, {}).setdefault(short_set(row["set"]), _gap(row))
     if not out:
         raise NothingToDraw("no gap is known", hint="gaps need reference costs: `cnf label ID`")

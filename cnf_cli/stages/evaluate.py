@@ -16,7 +16,7 @@ from cnf_cli.stages.protocol import ProtocolSection, SetEntry
 if TYPE_CHECKING:
     from cnf_cli.store import Manifest
 
-VERSION = 3
+VERSION = 4
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from cnf_cli.recipe.sections import Section, Seed
+
+if TYPE_CHECKING:
+    from cnf_cli.store import Manifest
 
 Normalise = Literal["auto", "fit", "published"]
 
@@ -46,6 +50,44 @@ def unequal(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
             if entry[key] != other[key]:
                 found.append(f"{entry['name']}: other {what} ({entry[key][:12]} and {other[key][:12]})")
     return found
+
+
+@dataclass
+class Roll:
+    """What methods are called over several evaluations: a policy is one by its content, whatever it is measured beside.
+
+    A solver is one by its name where its answers are the same.
+    """
+
+    called: dict[str, str] = field(default_factory=dict)
+    """Content -> name."""
+    met: dict[tuple[str, str], str] = field(default_factory=dict)
+    """(set, name) -> what was answered there."""
+
+    def enter(self, manifest: Manifest, protocol: dict[str, Any]) -> dict[tuple[str, str], tuple[str, bool]]:
+        """(set, method) of one evaluation -> (its name over all, whether an earlier evaluation has it on that set)."""
+        own: dict[tuple[str, str], tuple[str, bool]] = {}
+        before, tag, policies = set(self.met), manifest.key[:6], protocol["policies"]
+        for s, entry in enumerate(protocol["sets"]):
+            for k, method in enumerate([*policies, *protocol["solvers"]]):
+                solver = k >= len(policies)
+                if entry["only"] not in ((-1,) if solver else (-1, k)):
+                    continue  # made against another method
+                source = manifest.inputs.get(f"solver-{k - len(policies)}-{s}" if solver else f"policy-{k}")
+                digest = source.digest if source else f"{manifest.key} {k}"
+                name = self._name(method, f"solver {method}" if solver else digest, tag)
+                answered = f"{digest} {entry['instances']}"
+                if self.met.setdefault((entry["name"], name), answered) != answered:
+                    name = f"{name} [{tag}]"
+                    self.met[entry["name"], name] = answered
+                own[entry["name"], method] = name, (entry["name"], name) in before
+        return own
+
+    def _name(self, method: str, content: str, tag: str) -> str:
+        if content not in self.called:
+            taken = method in self.called.values()
+            self.called[content] = f"{method} [{tag}]" if taken else method
+        return self.called[content]
 
 
 def _names(protocol: dict[str, Any]) -> str:

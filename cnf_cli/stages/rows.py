@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cnf_cli import stats
+from cnf_cli.stages.verdicts import Answer, answers, verdict
 
 Array = NDArray[np.float64]
 _SAME = 1e-9
@@ -78,17 +79,15 @@ def _row(column: Column, cost: Array, model: int | None, augment: int, decode: s
     if known.any():
         reference = column.reference[known]
         gap = stats.gaps(cost[known], reference)
-        interval = stats.bootstrap(gap)
         p50, p95, worst = stats.quantiles(gap)
         row["reference_cost"] = _short(reference.mean())
-        numbers = {
-            "gap_percent": _short(interval.mean),
-            "gap_ci95": [_short(interval.low), _short(interval.high)],
-            "p50": _short(p50),
-            "p95": _short(p95),
-            "worst": _short(worst),
-            "share_not_worse": _short((cost[known] <= reference * (1 + _SAME)).mean()),
-        }
+        numbers |= {"gap_percent": _short(gap.mean()), "p50": _short(p50), "worst": _short(worst)}
+        if len(gap) >= stats.ENOUGH:
+            interval = stats.bootstrap(gap)
+            numbers["gap_ci95"] = [_short(interval.low), _short(interval.high)]
+            numbers["share_not_worse"] = _short((cost[known] <= reference * (1 + _SAME)).mean())
+        if len(gap) >= stats.ENOUGH_FOR_P95:
+            numbers["p95"] = _short(p95)
     else:
         row["reference"] = "none"
     return {**row, **numbers}
@@ -102,35 +101,46 @@ def _proof(proved: int, count: int) -> str:
 
 
 def comparisons_of(columns: Sequence[Column]) -> list[dict[str, Any]]:
-    """Every pair of methods on every set they share: paired test, interval, verdict; Holm over all of them."""
+    """Every pair of methods on every set they share: difference, test and verdict, corrected for all of them."""
     pairs = [
         (a, b)
         for a, b in combinations(columns, 2)
         if a.set == b.set and a.paired and b.paired and a.method != b.method and a.best.shape == b.best.shape
     ]
-    tests = [stats.paired_t_test(*_relative(a, b)) if len(a.best) > 1 else None for a, b in pairs]
-    real = [test.p for test in tests if test is not None]
-    corrected = iter(stats.holm(real) if real else [])
+    differences = [_differences(a, b) for a, b in pairs]
     out = []
-    for (a, b), test in zip(pairs, tests, strict=True):
-        x, y = _relative(a, b)
-        p_holm = next(corrected) if test is not None else None
-        interval = stats.bootstrap(100 * (x - y) / np.where(y > 0, y, 1.0))
-        told: dict[str, Any] = {"set": a.set, "a": a.method, "b": b.method, "count": len(x)}
-        told |= {"difference_percent": _short(interval.mean), "ci95": [_short(interval.low), _short(interval.high)]}
-        # An infinite t (a constant difference) has no place in JSON; its p says the same.
-        finite = test is not None and np.isfinite(test.t)
-        told |= {"t": _short(test.t) if test is not None and finite else None}
-        told |= {"p": None if test is None else _short(test.p), "p_holm": None if p_holm is None else _short(p_holm)}
-        out.append({**told, "verdict": f"{a.set}: {stats.verdict(x, y, (a.method, b.method), p=p_holm)}"})
+    for (a, b), (d, of), answer in zip(pairs, differences, answers([d for d, _ in differences]), strict=True):
+        told: dict[str, Any] = {"set": a.set, "a": a.method, "b": b.method, "count": len(d), "of": of}
+        told |= {"difference_percent": _short(d.mean()), "ci95": None, "t": None, "p": None, "p_holm": None}
+        if answer is not None:
+            told |= {"ci95": [_short(answer.low), _short(answer.high)]}
+            told |= {"p": _short(answer.p), "p_holm": _short(answer.p_holm)}
+            # An infinite t (a constant difference) has no place in JSON; its p says the same.
+            told |= {"t": _short(answer.t) if np.isfinite(answer.t) else None}
+        line = verdict((a.method, b.method), d, answer, {"gap": " points of gap", "cost": "% of the cost"}[of])
+        line += _by_mean_cost(a.best.mean() - b.best.mean(), answer)
+        out.append({**told, "verdict": f"{a.set}: {line}"})
     return out
 
 
-def _relative(a: Column, b: Column) -> tuple[Array, Array]:
-    """Both methods' costs as multiples of the reference, so that large instances do not drown small ones."""
-    scale = a.reference if np.isfinite(a.reference).all() and (a.reference > 0).all() else b.best
-    scale = np.where(scale > 0, scale, 1.0)
-    return a.best / scale, b.best / scale
+def _differences(a: Column, b: Column) -> tuple[Array, str]:
+    """(a's gap minus b's on each instance, in points, "gap"); where too few references are known, ("cost") their
+    costs' difference in percent of the mean of both."""
+    known = np.isfinite(a.reference)
+    if known.all() or known.sum() >= stats.ENOUGH:
+        d = stats.gaps(a.best[known], a.reference[known]) - stats.gaps(b.best[known], b.reference[known])
+        of = "gap"
+    else:
+        middle = (a.best + b.best) / 2
+        d, of = 100 * np.divide(a.best - b.best, middle, out=np.zeros_like(middle), where=middle > 0), "cost"
+    return np.where(np.abs(d) <= 100 * _SAME, 0.0, d), of
+
+
+def _by_mean_cost(difference: float, answer: Answer | None) -> str:
+    """What to add where the mean of costs points the other way than a clear verdict."""
+    if answer is None or not answer.clear or difference * answer.mean >= 0:
+        return ""
+    return "; its mean cost is " + ("lower" if difference < 0 else "higher") + ", as large instances weigh more there"
 
 
 def _short(value: float) -> float:

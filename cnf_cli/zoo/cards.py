@@ -113,12 +113,22 @@ class Gap(Section):
     augment: int
     cost: float
     gap_percent: float
-    gap_ci95: tuple[float, float]
+    gap_ci95: tuple[float, float] | None
+    """None of too few instances."""
     reference: str
     names: tuple[str, ...] = ()
     """Of public instances."""
     command: str
     """What to type, in the source tree, to measure it again."""
+
+    @property
+    def interval(self) -> str:
+        """The interval as tables have it; a dash where there are too few instances for one."""
+        from cnf_cli.stats import ENOUGH
+
+        if self.gap_ci95 is None or self.instances < ENOUGH:
+            return "-"
+        return "{:.3f} to {:.3f}".format(*self.gap_ci95)
 
 
 class Card(Section):

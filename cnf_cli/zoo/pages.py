@@ -61,8 +61,7 @@ def _entry(one: Card) -> Iterator[str]:
     yield "| set | copies | instances | cost | gap % | 95% interval | reference |"
     yield "|---|---|---|---|---|---|---|"
     for g in one.gaps:
-        interval = f"{g.gap_ci95[0]:.3f} to {g.gap_ci95[1]:.3f}"
-        about = [g.set, f"x{g.augment}", g.instances, f"{g.cost:.6g}", f"{g.gap_percent:.3f}", interval, g.reference]
+        about = [g.set, f"x{g.augment}", g.instances, f"{g.cost:.6g}", f"{g.gap_percent:.3f}", g.interval, g.reference]
         yield "| " + " | ".join(str(cell) for cell in about) + " |"
     yield from _progress(one)
     yield ""

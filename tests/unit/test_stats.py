@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cnf_cli import stats
+from cnf_cli.stages.verdicts import answers, verdict
 
 scipy_stats = pytest.importorskip("scipy.stats")
 scipy_special = pytest.importorskip("scipy.special")
@@ -113,16 +114,52 @@ def test_quantiles() -> None:
 
 
 def test_verdict_says_who_is_better_or_that_nothing_shows() -> None:
-    """Plain words for a real difference, its mirror image, noise, equality and a corrected p-value."""
+    """Plain words for a real difference, its mirror image, noise and equality."""
+
+    def told(d: np.ndarray) -> str:
+        return verdict(("cnf", "pomo"), d, answers([d])[0], "%")
+
     rng = np.random.default_rng(0)
-    b = 5 + rng.random(300)
-    a = b * (0.99 + 0.005 * rng.normal(size=300))
-    assert stats.verdict(a, b, ("cnf", "pomo")).startswith("cnf is better than pomo (-")
-    assert stats.verdict(b, a, ("cnf", "pomo")).startswith("cnf is worse than pomo (+")
-    noise = b * (1 + 0.01 * rng.normal(size=300) * np.resize([1, -1], 300))
-    assert "no clear difference" in stats.verdict(noise, b, ("cnf", "pomo"))
-    assert "no clear difference" in stats.verdict(a, b, ("cnf", "pomo"), p=0.2)
-    assert "p < 0.001;" in stats.verdict(a, b, ("cnf", "pomo"), p=0.0)  # never "p = 0"
-    assert "p = 0.045;" in stats.verdict(a, b, ("cnf", "pomo"), p=0.0449)
-    assert "cost the same on all 300" in stats.verdict(b, b, ("x", "y"))
-    assert "one instance" in stats.verdict([1.0], [2.0], ("x", "y"))
+    real = -1 + 0.5 * rng.normal(size=300)
+    assert told(real).startswith("cnf is better than pomo (-1.0")
+    assert told(-real).startswith("cnf is worse than pomo (+1.0")
+    assert "p < 0.001;" in told(real)  # never "p = 0"
+    assert "no clear difference" in told(rng.normal(size=300))
+    assert "cost the same on all 300" in told(np.zeros(300))
+    assert told(np.full(9, -2.0)).startswith("cnf is better than pomo (-2.000%, 95% interval -2.000 to -2.000")
+
+
+@pytest.mark.parametrize("df", [1, 7, 30, 2000])
+@pytest.mark.parametrize("q", [0.5, 0.9, 0.975, 1 - 0.025 / 66])
+def test_student_quantile_agrees_with_scipy(q: float, df: int) -> None:
+    """The quantile is scipy's."""
+    assert stats.student_quantile(q, df) == pytest.approx(scipy_stats.t.ppf(q, df), rel=1e-9, abs=1e-12)
+
+
+def test_answers_are_scipys_intervals_at_holms_levels() -> None:
+    """The smallest of three p is asked at alpha / 3, the next at alpha / 2; as it fails, so is the third."""
+    noise = np.random.default_rng(5).normal(size=25)
+    noise = (noise - noise.mean()) / noise.std(ddof=1)
+    samples = [noise + t / 5 for t in (6.0, 2.2, 2.1)]  # p < 0.001, 0.038 and 0.046
+    got = answers(samples)
+    for sample, one, level in zip(samples, got, (0.05 / 3, 0.05 / 2, 0.05 / 2), strict=True):
+        assert one is not None
+        want = scipy_stats.ttest_1samp(sample, 0.0).confidence_interval(1 - level)
+        assert (one.low, one.high) == pytest.approx((want.low, want.high), rel=1e-9)
+        assert one.clear == (one.low > 0)
+    assert [one.clear for one in got if one is not None] == [True, False, False]
+    assert answers([np.ones(3)]) == [None]
+
+
+def test_enough_instances_are_enough_for_an_interval() -> None:
+    """Over ENOUGH skewed gaps more than four in five intervals hold their mean, over half as many gaps fewer do."""
+    rng = np.random.default_rng(1)
+    share = {}
+    for n in (stats.ENOUGH // 2, stats.ENOUGH):
+        hits = 0
+        for k in range(1500):
+            ci = stats.bootstrap(rng.exponential(size=n), resamples=500, seed=k)
+            hits += ci.low <= 1 <= ci.high
+        share[n] = hits / 1500  # a standard error of 0.01
+    assert share[stats.ENOUGH] > 0.81
+    assert share[stats.ENOUGH // 2] < 0.79
