@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
+from contextlib import suppress
 
-from cnf_cli import interrupt
+from cnf_cli import interrupt, terminal
 from cnf_cli.errors import CnfError
+from cnf_cli.system_errors import refusal
 
 
 def main() -> None:
@@ -17,12 +18,14 @@ def main() -> None:
     from cnf_cli.cli.app import app
 
     try:
+        terminal.open_streams()
         interrupt.install()
         try:
             app()
             code: object = 0
         finally:
             interrupt.uninstall()
+            terminal.flush()
     except SystemExit as end:
         code = end.code
     except (Exception, interrupt.Interrupted) as error:
@@ -44,9 +47,15 @@ def _told(error: Exception | interrupt.Interrupted) -> int:
         return error.code
     if isinstance(error, BrokenPipeError):
         # The reader of our output went away (`cnf ls | head`): nothing to say, and nowhere to say it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        terminal.silence()
         return 0
-    return report_bug(error)
+    told = refusal(error) if isinstance(error, OSError) else None
+    if told is None:
+        return report_bug(error)
+    if told.at is None:  # of no file: what was printed could not be
+        terminal.silence()
+    report(told)
+    return told.code
 
 
 def report(error: CnfError | interrupt.Interrupted) -> None:
@@ -55,11 +64,13 @@ def report(error: CnfError | interrupt.Interrupted) -> None:
         import json
 
         told = {"error": error.message, "at": error.at, "hint": error.hint, "code": error.code}
-        print(json.dumps(told))
+        with suppress(OSError):
+            print(json.dumps(told), flush=True)
     lines = [f"error: {error.message}"]
     lines += [f"  at: {error.at}"] if error.at else []
     lines += [f"hint: {error.hint}"] if error.hint else []
-    sys.stderr.write("\n".join(lines) + "\n")
+    with suppress(OSError):
+        sys.stderr.write(terminal.printable("\n".join(lines)) + "\n")
     if _verbose() and error.__cause__ is not None:
         import traceback
 
@@ -72,12 +83,15 @@ def report_bug(error: Exception) -> int:
     import traceback
 
     text = "".join(traceback.format_exception(error))
-    with tempfile.NamedTemporaryFile("w", prefix="cnf-bug-", suffix=".txt", delete=False) as out:
-        out.write(f"command: {sys.argv}\n{text}")
-    if _verbose():
-        sys.stderr.write(text)
-    sys.stderr.write(f"error: this is a bug in cnf: {type(error).__name__}: {error}\n")
-    sys.stderr.write(f"hint: the full traceback is in {out.name}; please send it along with `cnf doctor`.\n")
+    where = "above"
+    with suppress(OSError):
+        with tempfile.NamedTemporaryFile("w", prefix="cnf-bug-", suffix=".txt", delete=False) as out:
+            out.write(f"command: {sys.argv}\n{text}")
+        where = f"in {out.name}"
+    if _verbose() or where == "above":
+        sys.stderr.write(terminal.printable(text))
+    sys.stderr.write(terminal.printable(f"error: this is a bug in cnf: {type(error).__name__}: {error}\n"))
+    sys.stderr.write(f"hint: the full traceback is {where}; please send it along with `cnf doctor`.\n")
     return 70
 
 

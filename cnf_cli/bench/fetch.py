@@ -14,8 +14,9 @@ from pathlib import Path
 from cnf_cli.bench.libraries import Library, digest
 from cnf_cli.bench.sources import files_in, read_files
 from cnf_cli.errors import CnfError, DataError, RecipeError
-from cnf_cli.formats.files import read_bytes, replacing
+from cnf_cli.formats.files import read_bytes
 from cnf_cli.formats.item import Item
+from cnf_cli.regular_files import write_atomic
 
 MAX_BYTES = 8 << 20
 """The largest file of these libraries has 1.1 MB."""
@@ -89,8 +90,7 @@ def _download(
         except DataError as error:
             wrong[name], silent = error.message, 0
             continue
-        with replacing(folder / f"{name}{library.suffix}") as temp:
-            temp.write_bytes(data)
+        write_atomic(folder / f"{name}{library.suffix}", data)
         got[name] = folder / f"{name}{library.suffix}"
     return got, wrong
 
@@ -143,8 +143,7 @@ def _plain(data: bytes, most: int) -> bytes:
 
 def _copy(source: Path, folder: Path) -> Path:
     data = read_bytes(source, MAX_BYTES).replace(b"\r\n", b"\n")
-    with replacing(folder / source.name) as temp:
-        temp.write_bytes(data)
+    write_atomic(folder / source.name, data)
     return folder / source.name
 
 

@@ -98,12 +98,12 @@ def show(ctx: Context, artifact: Id) -> None:
         return
     from cnf_cli.cli.recipes import to_toml
 
-    print(f"{manifest.stage} {key}\n")
-    print("\n".join(_lineage_lines(tree)) + "\n")
+    ctx.write(f"{manifest.stage} {key}\n")
+    ctx.write("\n".join(_lineage_lines(tree)) + "\n")
     ctx.table(
         ("output", "size", "sha256"), [(n, size(out.size), out.sha256[:16]) for n, out in manifest.outputs.items()]
     )
-    print("\n" + to_toml({**manifest.sections, "checks": manifest.checks, "provenance": manifest.provenance}))
+    ctx.write("\n" + to_toml({**manifest.sections, "checks": manifest.checks, "provenance": manifest.provenance}))
 
 
 def _lineage_json(tree: Lineage) -> dict[str, Any]:

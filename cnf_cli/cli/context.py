@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json as json_module
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+
+from cnf_cli.stages import ranks
+from cnf_cli.terminal import columns, printable, write
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,7 +60,11 @@ class Context:
     def say(self, text: str) -> None:
         """One line of talk; markup is not interpreted."""
         if not self.quiet:
-            self.console.print(text, markup=False)
+            self.console.print(printable(text), markup=False)
+
+    def write(self, text: str, end: str = "\n") -> None:
+        """Part of the result on stdout, with control characters spelled out."""
+        write(text, end)
 
     def note(self, text: str) -> None:
         """As `say`, and the line is also among the "notes" of the JSON object."""
@@ -82,11 +88,11 @@ class Context:
         if self.notes and isinstance(data, dict):
             data = {**data, "notes": self.notes}
         if self.json:
-            print(json_module.dumps(data, indent=2 if sys.stdout.isatty() else None, default=str))
+            self.write(json_module.dumps(data, indent=2 if sys.stdout.isatty() else None, default=str))
         elif text is not None:
-            print(text)
+            self.write(text)
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
+    def table(self, heads: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
         """A table on stdout, nothing with --json; columns of numbers are set flush right."""
         if self.json or _follower():
             return
@@ -94,19 +100,21 @@ class Context:
         from rich.table import Table
         from rich.text import Text
 
-        out = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
-        for i, name in enumerate(columns):
+        out = Table(
+            title=title and printable(title), title_justify="left", header_style="bold", box=None, pad_edge=False
+        )
+        for i, name in enumerate(heads):
             numeric = bool(rows) and all(isinstance(row[i], int | float) or row[i] is None for row in rows)
             out.add_column(name, justify="right" if numeric else "left", overflow="fold")
         for row in rows:
             out.add_row(*(Text(_cell(value)) for value in row))
-        width = None if sys.stdout.isatty() else max(200, int(os.environ.get("COLUMNS", "0")))
+        width = None if sys.stdout.isatty() else max(200, columns())
         Console(width=width, highlight=False).print(out)
 
 
 def _follower() -> bool:
     """True in all but the first of several processes working together: only the first one talks."""
-    return os.environ.get("RANK", "0") != "0"
+    return ranks.rank() > 0
 
 
 def _cell(value: object) -> str:
@@ -114,7 +122,7 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, float):
         return f"{value:.6g}" if abs(value) < 1e6 else f"{value:.0f}"
-    return str(value)
+    return printable(str(value))
 
 
 _OPTIONS: Mapping[str, Any] = {

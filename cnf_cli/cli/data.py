@@ -75,7 +75,7 @@ def show(ctx: Context, artifact: Id) -> None:
     blocks = facts.pop("blocks")
     ctx.table(("what", "value"), [(name, str(value)) for name, value in facts.items()])
     if not ctx.json:
-        print()
+        ctx.write("")
     ctx.table(tuple(blocks[0]), [tuple(block.values()) for block in blocks[:40]])
     if len(blocks) > 40:
         ctx.say(f"and {len(blocks) - 40} more sizes; --json prints all")

@@ -80,13 +80,13 @@ def percent(value: float | None) -> str:
 def show(ctx: Context, told: dict[str, Any], tables: Sequence[Table], style: str | None) -> None:
     """The evaluation on stdout in the asked-for style; notes and verdicts on stderr."""
     if style:
-        print(STYLES[style](told, tables), end="")
+        ctx.write(STYLES[style](told, tables), end="")
         return
     ctx.emit(told)
     for head, lines in tables:
         ctx.table(head, lines)
         if not ctx.json and len(tables) > 1:
-            print()
+            ctx.write("")
     for name, reference in dict.fromkeys((row["set"], row["reference"]) for row in told["rows"]):
         ctx.say(f"reference of {name}: {reference}")
     for pair in told["comparisons"][:_VERDICTS]:

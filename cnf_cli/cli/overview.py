@@ -13,6 +13,7 @@ from cnf_cli.cli.progress import describe, duration
 from cnf_cli.pipeline.stage import Task
 from cnf_cli.stages.job import Bar
 from cnf_cli.stages.runner import Step
+from cnf_cli.terminal import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -91,7 +92,7 @@ class Overview:
         self.progress.stop_task(row)
 
     def say(self, text: str) -> None:
-        self.progress.console.print(text, markup=False)
+        self.progress.console.print(printable(text), markup=False)
 
     @contextmanager
     def bar(self, what: str, total: int, unit: str, done: int = 0) -> Iterator[Bar]:

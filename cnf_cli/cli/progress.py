@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from cnf_cli.stages.job import Bar, Bars, Silent
+from cnf_cli.terminal import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,7 +48,7 @@ class Lines:
         self.console = console
 
     def say(self, text: str) -> None:
-        self.console.print(text, markup=False)
+        self.console.print(printable(text), markup=False)
 
     @contextmanager
     def bar(self, what: str, total: int, unit: str, done: int = 0) -> Iterator[Bar]:
@@ -88,7 +89,7 @@ class Live:
         self.open = 0
 
     def say(self, text: str) -> None:
-        (self.progress.console if self.progress else self.console).print(text, markup=False)
+        (self.progress.console if self.progress else self.console).print(printable(text), markup=False)
 
     @contextmanager
     def bar(self, what: str, total: int, unit: str, done: int = 0) -> Iterator[Bar]:

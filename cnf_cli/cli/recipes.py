@@ -49,7 +49,7 @@ def schema(ctx: Context) -> None:
 
     from cnf_cli.recipe.schema import recipe_schema
 
-    print(json.dumps(recipe_schema(), indent=None if ctx.json else 2))
+    ctx.write(json.dumps(recipe_schema(), indent=None if ctx.json else 2))
 
 
 def init(

@@ -81,18 +81,20 @@ def show(ctx: Context, name: Name) -> None:
     ctx.emit({"id": key, **one.model_dump(mode="json")})
     if ctx.json:
         return
-    print(f"{one.alias}: {one.about}\nartifact {key[:12]}, {size(one.weights.bytes)} of {one.weights.dtype}, checked\n")
+    ctx.write(
+        f"{one.alias}: {one.about}\nartifact {key[:12]}, {size(one.weights.bytes)} of {one.weights.dtype}, checked\n"
+    )
     for k, run in enumerate(one.training):
-        print(f"{'trained' if k == 0 else 'from'} by: {run.command}")
-        print(f"  recipe {run.recipe or '-'}, seed {run.seed}, {run.seen}, {run.seconds:,.0f} s,")
+        ctx.write(f"{'trained' if k == 0 else 'from'} by: {run.command}")
+        ctx.write(f"  recipe {run.recipe or '-'}, seed {run.seed}, {run.seen}, {run.seconds:,.0f} s,")
         hours = f"{'at most ' if run.core_hours_are == 'at most' else ''}{run.core_hours:.2f} core-hours"
-        print(f"  {hours}, {run.machine['cpu']} ({run.machine['cores']} cores), {run.engine} engine,")
-        print(f"  cnf at {run.git}, torch {run.versions.get('torch')}, finished {run.finished}")
+        ctx.write(f"  {hours}, {run.machine['cpu']} ({run.machine['cores']} cores), {run.engine} engine,")
+        ctx.write(f"  cnf at {run.git}, torch {run.versions.get('torch')}, finished {run.finished}")
     for note in one.notes:
-        print(f"note: {note}")
+        ctx.write(f"note: {note}")
     for name, public in {g.set: g.names for g in one.gaps if g.names}.items():
-        print(f"{name}: {', '.join(public)}")
-    print()
+        ctx.write(f"{name}: {', '.join(public)}")
+    ctx.write("")
     rows = [
         (
             g.set,
@@ -105,9 +107,9 @@ def show(ctx: Context, name: Name) -> None:
         for g in one.gaps
     ]
     ctx.table(("set", "copies", "instances", "gap %", "95% interval", "reference"), rows)
-    print("\nmeasured by:")
+    ctx.write("\nmeasured by:")
     for line in dict.fromkeys(g.command for g in one.gaps):
-        print(f"  {line}")
+        ctx.write(f"  {line}")
 
 
 def pack(

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cnf_cli.errors import ArtifactError, DataError
-from cnf_cli.formats.files import file_size, replacing
+from cnf_cli.formats.files import file_size
+from cnf_cli.regular_files import write_atomic
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,8 +47,7 @@ def save(path: Path | str, tensors: Mapping[str, Tensor], meta: Mapping[str, Any
     data = encode(ready, metadata={"cnf": text})
     if struct.unpack("<Q", data[:8])[0] > MAX_HEADER:
         raise ArtifactError(f"{len(ready)} tensors are too many for one checkpoint", hint="save each model apart")
-    with replacing(Path(path)) as temp:
-        temp.write_bytes(data)
+    write_atomic(Path(path), data)
 
 
 def load(

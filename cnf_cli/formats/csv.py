@@ -9,10 +9,11 @@ import numpy as np
 
 from cnf_cli.errors import DataError
 from cnf_cli.formats import dialect
-from cnf_cli.formats.files import read_text, replacing, stem
+from cnf_cli.formats.files import read_text, stem
 from cnf_cli.formats.item import Item
 from cnf_cli.formats.tours import number_text
 from cnf_cli.formats.tsplib import MAX_NODES
+from cnf_cli.regular_files import write_atomic
 
 _COLUMNS = ("x", "y", "demand")
 _DEGREES = {
@@ -121,5 +122,4 @@ def write(path: Path, item: Item) -> None:
     head = [] if item.capacity is None else [f"# capacity: {number_text(item.capacity)}"]
     head.append(",".join(_COLUMNS[: len(columns)]))
     body = [",".join(number_text(float(v)) for v in row) for row in zip(*columns, strict=True)]
-    with replacing(Path(path)) as temp:
-        temp.write_text("\n".join([*head, *body, ""]), encoding="utf-8", newline="\n")
+    write_atomic(Path(path), "\n".join([*head, *body, ""]).encode())

@@ -8,10 +8,10 @@ import numpy as np
 
 from cnf_cli.errors import DataError
 from cnf_cli.formats import csv
-from cnf_cli.formats.files import replacing
 from cnf_cli.formats.item import Item
 from cnf_cli.formats.tours import number_text
 from cnf_cli.formats.tsplib import PROBLEMS, RULES
+from cnf_cli.regular_files import write_atomic
 
 SUFFIX = {"tsp": ".tsp", "atsp": ".atsp", "cvrp": ".vrp"}
 
@@ -25,8 +25,7 @@ def write(path: Path, item: Item) -> None:
     expected = SUFFIX.get(item.problem, "")
     if path.suffix.lower() != expected:
         raise DataError(f"a {item.problem} is not written as {path.name}", hint=f"name it *{expected} or *.csv")
-    with replacing(path) as temp:
-        temp.write_text(render(item), encoding="utf-8", newline="\n")
+    write_atomic(path, render(item).encode())
 
 
 def render(item: Item) -> str:

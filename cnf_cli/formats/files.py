@@ -1,13 +1,9 @@
-"""Reading and replacing one file: a regular file of bounded size in, a complete file or none out."""
+"""What a user's file may be: regular, of bounded size, text or bytes."""
 
 from __future__ import annotations
 
 import codecs
-import os
-import secrets
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cnf_cli.errors import DataError
@@ -74,27 +70,3 @@ def decoded(data: bytes, *, whole: bool = True) -> str:
         return codecs.getincrementaldecoder("utf-8")().decode(data, final=whole)
     except UnicodeDecodeError:
         return data.decode("latin-1")
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` that takes its place when the block succeeds and is removed when it fails."""
-    path = Path(path)
-    temp = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        yield temp
-        with temp.open("rb") as file:
-            os.fsync(file.fileno())
-        temp.replace(path)
-    except OSError as error:
-        raise DataError(
-            f"cannot write {path.name}: {error.strerror or error}", at=str(path), hint="check the folder and its space"
-        ) from error
-    finally:
-        with suppress(OSError):
-            temp.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import numpy as np
 
 from cnf_cli.errors import CnfError, DataError
 from cnf_cli.formats.dataset import ARRAYS, WORD, Array, Block, Dataset
-from cnf_cli.formats.files import MAX_BINARY, file_size, replacing
+from cnf_cli.formats.files import MAX_BINARY, file_size
+from cnf_cli.regular_files import write_atomic
 
 FORMAT = 1
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -40,10 +42,18 @@ def save(path: Path | str, dataset: Dataset) -> None:
     size = sum(_size(block) for block in dataset.blocks)
     if size > MAX_BYTES:
         raise DataError(f"this data set takes {size} bytes, at most {MAX_BYTES} are stored in one", hint="split it")
-    with replacing(Path(path)) as temp, h5py.File(temp, "w") as file:
-        file.attrs["cnf"] = np.bytes_(text)
-        for i, block in enumerate(dataset.blocks):
+    write_atomic(Path(path), _image(text, dataset.blocks))
+
+
+def _image(meta: bytes, blocks: Sequence[Block]) -> bytes:
+    """The bytes of the file. It is made in memory: the library does not survive a disk that fills up under it."""
+    with h5py.File("data.h5", "w", driver="core", backing_store=False) as file:
+        file.attrs["cnf"] = np.bytes_(meta)
+        for i, block in enumerate(blocks):
             _write_block(file.create_group(f"blocks/{i:05d}"), block)
+        file.flush()
+        image: bytes = file.id.get_file_image()
+    return image
 
 
 def _size(block: Block) -> int:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cnf_cli.errors import ArtifactError, DataError
 from cnf_cli.formats import dataset
 from cnf_cli.formats.dataset import Dataset
+from cnf_cli.formats.files import file_size
 from cnf_cli.formats.legacy import Checkpoint
+from cnf_cli.regular_files import blocks, explained, write_atomic
 
 MEMORY = 2 << 30
 SECONDS = 120
 _FILE_SIZE = 4 << 30
+_REPORTS = ("current", "error.json")
+_ROOM = 8192
+"""Bytes of each report, set apart before anything is read."""
 _ROOT = Path(__file__).resolve().parents[2]
 # What no reader of files needs. The child refuses these itself, as a second line behind the readers' own checks.
 _FORBIDDEN = (
@@ -43,17 +49,24 @@ def read_safely(
     solutions: Path | None = None,
     heads: int | None = None,
     *,
+    digests: Sequence[str] | None = None,
     memory: int = MEMORY,
     seconds: int = SECONDS,
 ) -> Dataset | Checkpoint:
-    """`read_any` in a child process; a crash, a timeout or too much memory is a `DataError` naming the file."""
+    """`read_any` in a child process; a crash, a timeout or too much memory is a `DataError` naming the file.
+
+    With `digests` (sha256 of every file, then of the solutions) other bytes than those are not read.
+    """
     with tempfile.TemporaryDirectory(prefix="cnf-import-") as folder:
+        for name in _REPORTS:
+            write_atomic(Path(folder, name), b" " * _ROOM)
         request = {
             "paths": [str(p) for p in paths],
             "problem": problem,
             "capacity": capacity,
             "solutions": None if solutions is None else str(solutions),
             "heads": heads,
+            "digests": digests,
             "memory": memory,
             "seconds": seconds,
         }
@@ -82,11 +95,10 @@ def _run(request: dict[str, Any], folder: Path, seconds: int) -> int | None:
 
 
 def _result(folder: Path, code: int | None, first: str, seconds: int) -> Dataset | Checkpoint:
-    current = folder / "current"
-    at = os.fsdecode(current.read_bytes()[:4096]) if current.exists() else first
-    error = folder / "error.json"
-    if code == 2 and error.exists() and error.stat().st_size < 1 << 20:
-        fields = json.loads(error.read_text(encoding="utf-8"))
+    at = os.fsdecode((folder / "current").read_bytes()[:4096].rstrip(b" ")) or first
+    error = (folder / "error.json").read_bytes()[: 1 << 20].strip()
+    if code == 2 and error:
+        fields = json.loads(error)
         raise DataError(fields["message"], at=fields["at"] or at, hint=fields["hint"])
     if code == 0 and (folder / "result.h5").exists():
         return dataset.load(folder / "result.h5")
@@ -138,25 +150,65 @@ def main() -> int:
     _limit(request["memory"], request["seconds"])
     sys.addaudithook(_guard(folder))
 
-    current = os.open(folder / "current", os.O_WRONLY | os.O_CREAT, 0o600)
+    current = os.open(folder / "current", os.O_WRONLY)
+    asked: dict[Path, Path] = {}
 
     def on_file(path: Path) -> None:
-        name = os.fsencode(path)
-        os.pwrite(current, name, 0)
-        os.ftruncate(current, len(name))
+        name = os.fsencode(asked.get(path, path))[:_ROOM]
+        os.pwrite(current, name + b" " * (_ROOM - len(name)), 0)
 
     try:
-        found = read.read_any(paths, request["problem"], request["capacity"], solutions, request["heads"], on_file)
+        files = read.expand(paths)[0] + [path for path in (solutions,) if path]
+        copies = _copies(files, folder, request["digests"], on_file)
+        asked |= zip(copies, files, strict=True)
+        given = copies.pop() if solutions else None
+        found = read.read_any(copies, request["problem"], request["capacity"], given, request["heads"], on_file)
         if isinstance(found, Dataset):
             dataset.save(folder / "result.h5", found)
         else:
             _save_checkpoint(folder / "result.safetensors", found)
     except (Exception, RecursionError) as error:
-        return _report(folder, error, request["memory"])
+        return _report(folder, error, request["memory"], asked)
     return 0
 
 
-def _report(folder: Path, error: Exception, memory: int) -> int:
+def _copies(
+    files: Sequence[Path], folder: Path, digests: Sequence[str] | None, on_file: Callable[[Path], None]
+) -> list[Path]:
+    """What is read: copies that nobody changes meanwhile, each in a folder of its own, under the file's own name."""
+    if digests is not None and len(digests) != len(files):
+        raise DataError("the files changed while they were imported", hint="run the same command again")
+    out = []
+    for k, file in enumerate(files):
+        on_file(file)
+        file_size(file)
+        place = folder / "files" / f"{k:06d}"
+        place.mkdir(parents=True)
+        digest = hashlib.sha256()
+        with explained(place / file.name, file.stat().st_size), (place / file.name).open("xb") as copy:
+            for block in _read(file):
+                digest.update(block)
+                copy.write(block)
+        if digests is not None and digest.hexdigest() != digests[k]:
+            raise DataError(
+                f"{file.name} changed while it was imported",
+                at=str(file),
+                hint="run it again when the file is complete",
+            )
+        out.append(place / file.name)
+    return out
+
+
+def _read(file: Path) -> Iterator[bytes]:
+    try:
+        yield from blocks(file)
+    except OSError as error:
+        raise DataError(
+            f"cannot read {file.name}: {error.strerror}", at=str(file), hint="check its mode bits"
+        ) from None
+
+
+def _report(folder: Path, error: Exception, memory: int, asked: Mapping[Path, Path]) -> int:
     fields: dict[str, str | None] = {
         "message": getattr(error, "message", None)
         or f"the file cannot be read ({type(error).__name__}: {error})"[:500],
@@ -166,7 +218,12 @@ def _report(folder: Path, error: Exception, memory: int) -> int:
     if isinstance(error, MemoryError):
         fields["message"] = f"reading it needs more than {memory >> 20} MB"
         fields["hint"] = "split the file"
-    (folder / "error.json").write_text(json.dumps(fields), encoding="utf-8")
+    for key, text in fields.items():
+        for copy, file in asked.items() if text else ():
+            fields[key] = str(fields[key]).replace(str(copy), str(file))
+    told = json.dumps(fields).encode()
+    with (folder / "error.json").open("r+b") as out:  # its room was set apart: the disk may be full now
+        out.write(told.ljust(_ROOM))
     return 2
 
 

@@ -10,10 +10,11 @@ import numpy as np
 
 from cnf_cli.errors import DataError
 from cnf_cli.formats.dataset import Array
-from cnf_cli.formats.files import read_text, replacing
+from cnf_cli.formats.files import read_text
 from cnf_cli.formats.item import Item
 from cnf_cli.formats.lines import cut
 from cnf_cli.formats.tsplib import MAX_NODES
+from cnf_cli.regular_files import write_atomic
 
 _ROUTE = re.compile(r"route\s*#?\s*\d+\s*:?\s*([0-9\s]*)", re.IGNORECASE)
 _COST = re.compile(r"cost\s*:?\s*([0-9.eE+\-]+)", re.IGNORECASE)
@@ -104,16 +105,14 @@ def write_tour(
     if cost is not None:
         rows.insert(1, f"COMMENT : length {number_text(cost)}")
     rows += ["TOUR_SECTION", *(str(v) for v in _numbered(tour, numbers, 1)), "-1", "EOF", ""]
-    with replacing(Path(path)) as temp:
-        temp.write_text("\n".join(rows), encoding="utf-8", newline="\n")
+    write_atomic(Path(path), "\n".join(rows).encode())
 
 
 def write_sol(path: Path, tour: Sequence[int], cost: float, numbers: Array | None = None) -> None:
     """Afterwards `path` is a VRPLIB solution: one line per route of a walk that passes the depot between routes."""
     routes = [route for route in split_routes(tour) if route]
     rows = [f"Route #{k}: {' '.join(map(str, _numbered(r, numbers, 0)))}" for k, r in enumerate(routes, start=1)]
-    with replacing(Path(path)) as temp:
-        temp.write_text("\n".join([*rows, f"Cost {number_text(cost)}", ""]), encoding="utf-8", newline="\n")
+    write_atomic(Path(path), "\n".join([*rows, f"Cost {number_text(cost)}", ""]).encode())
 
 
 def split_routes(walk: Sequence[int]) -> list[list[int]]:

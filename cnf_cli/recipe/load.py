@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cnf_cli.errors import RecipeError, did_you_mean
 from cnf_cli.recipe.build import TABLES, Recipe, build
+from cnf_cli.recipe.scan import MAX_PARTS, scan
+from cnf_cli.regular_files import FULL, read
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 16
@@ -43,7 +46,7 @@ def locate(lines: Lines, dotted: str) -> str | None:
 
 
 def _read(path: Path, lines: Lines, above: tuple[Path, ...]) -> dict[str, Any]:
-    real = path.resolve()
+    real = Path(os.path.realpath(path))
     if real in above:
         raise RecipeError(
             f"recipes extend each other in a circle: {' -> '.join(p.name for p in (*above, real))}", at=str(path)
@@ -51,18 +54,13 @@ def _read(path: Path, lines: Lines, above: tuple[Path, ...]) -> dict[str, Any]:
     if len(above) >= MAX_DEPTH:
         raise RecipeError(f"recipes extend each other more than {MAX_DEPTH} levels deep", at=str(path))
     text = _text(path)
-    try:
-        own = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        found = re.search(r"\(at line (\d+)", str(error))
-        what = re.sub(r" \(at .*\)$", "", str(error))
-        raise RecipeError(f"not valid TOML: {what}", at=f"{path}:{found[1]}" if found else str(path)) from None
-    own_lines = {key: f"{path}:{line}" for key, line in scan(text)}
+    own_lines = {key: f"{path}:{line}" for key, line in scan(text, str(path))}
+    own = _parse(text, path)
     parent = own.pop("extends", None)
     if parent is None:
         lines.update(own_lines)
         return own
-    if not isinstance(parent, str) or Path(parent).is_absolute() or not parent:
+    if not isinstance(parent, str) or Path(parent).is_absolute() or not parent or "\0" in parent:
         raise RecipeError("extends must be the relative path of another recipe", at=own_lines.get("extends"))
     try:
         base = _read(path.parent / parent, lines, (*above, real))
@@ -74,11 +72,19 @@ def _read(path: Path, lines: Lines, above: tuple[Path, ...]) -> dict[str, Any]:
     return {**base, **{table: _over(table, base.get(table), value) for table, value in own.items()}}
 
 
-def _text(path: Path) -> str:
+def _parse(text: str, path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise RecipeError(f"recipe is larger than {MAX_BYTES} bytes", at=str(path))
-        return path.read_text(encoding="utf-8")
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # ValueError also for an integer of too many digits
+        found = re.search(r"\(at line (\d+)", str(error))
+        what = re.sub(r" \(at .*\)$", "", str(error))
+        raise RecipeError(f"not valid TOML: {what}", at=f"{path}:{found[1]}" if found else str(path)) from None
+
+
+def _text(path: Path) -> str:
+    """The file's text without a byte order mark; only a regular file of bounded size is read."""
+    try:
+        return read(path, MAX_BYTES).decode("utf-8").removeprefix("\ufeff")
     except FileNotFoundError:
         near = did_you_mean(path.name, _neighbours(path))
         hint = f"did you mean '{path.parent / near}'?" if near else "`cnf init NAME` writes a commented starter file."
@@ -86,6 +92,8 @@ def _text(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise RecipeError(f"recipe is not UTF-8 text: {error.reason} at byte {error.start}", at=str(path)) from None
     except OSError as error:
+        if error.errno in FULL:
+            raise RecipeError(f"recipe is larger than {MAX_BYTES} bytes", at=str(path)) from None
         raise RecipeError(f"cannot read the recipe: {error.strerror}", at=str(path)) from None
     except ValueError as error:
         raise RecipeError(f"cannot read the recipe: {error}") from None
@@ -112,14 +120,14 @@ def _override(tables: dict[str, Any], lines: Lines, text: str) -> None:
     """Apply one `--set table.key=value`; the value is TOML, and a bare word is a string."""
     dotted, equals, raw = (part.strip() for part in text.partition("="))
     parts = dotted.split(".")
-    if not equals or len(parts) < 2 or not all(re.fullmatch(r"[A-Za-z0-9_-]+", p) for p in parts):
-        raise RecipeError(f"--set takes table.key=value, not '{text}'", hint="for example: --set train.models=5")
+    if not equals or not 2 <= len(parts) <= MAX_PARTS or not all(re.fullmatch(r"[A-Za-z0-9_-]+", p) for p in parts):
+        raise RecipeError(f"--set takes table.key=value, not '{text[:80]}'", hint="for example: --set train.models=5")
     bare = re.fullmatch(r"[A-Za-z_][\w./-]*", raw) and raw not in ("true", "false", "nan", "inf")
     try:
-        value: Any = raw if bare else tomllib.loads(f"value = {raw}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
+        value: Any = raw if bare else _value(raw)
+    except (ValueError, RecursionError, RecipeError):
         raise RecipeError(
-            f"--set {dotted}: '{raw}' is not a TOML value", hint="quote text: --set problem.kind='\"tsp\"'"
+            f"--set {dotted}: '{raw[:80]}' is not one TOML value", hint="quote text: --set problem.kind='\"tsp\"'"
         ) from None
     for part in reversed(parts[1:]):
         value = {part: value}
@@ -127,40 +135,11 @@ def _override(tables: dict[str, Any], lines: Lines, text: str) -> None:
     lines[dotted] = f"--set {text}"
 
 
-def scan(text: str) -> Iterator[tuple[str, int]]:
-    """(dotted key, line number) of every table header and key; values over several lines are skipped."""
-    table: list[str] = []
-    open_until: str | None = None
-    depth = 0
-    for number, line in enumerate(text.splitlines(), start=1):
-        if open_until:
-            _, closed, line = line.partition(open_until)
-            if not closed:
-                continue
-            open_until = None
-        elif depth <= 0:
-            header = re.match(r"\s*\[+\s*([^\[\]]+?)\s*\]+", line)
-            pair = re.match(r"""\s*((?:[\w-]+|"[^"]*"|'[^']*'|\s*\.\s*)+?)\s*=(.*)""", line)
-            if header:
-                table = _parts(header[1])
-                yield ".".join(table), number
-                continue
-            if pair:
-                yield ".".join([*table, *_parts(pair[1])]), number
-                line = pair[2]
-        open_until, line = _strip_strings(line)
-        depth = max(0, depth + line.count("[") + line.count("{") - line.count("]") - line.count("}"))
-
-
-def _parts(dotted: str) -> list[str]:
-    return [part.strip().strip("\"'") for part in dotted.split(".")]
-
-
-def _strip_strings(line: str) -> tuple[str | None, str]:
-    """(quotes of a multi-line string left open, the line without strings and comment)."""
-    for quotes in ('"""', "'''"):
-        line = re.sub(f"{quotes}.*?{quotes}", "", line)
-        if quotes in line:
-            return quotes, line.partition(quotes)[0]
-    line = re.sub(r'"(?:[^"\\]|\\.)*"' + r"|'[^']*'", "", line)
-    return None, line.partition("#")[0]
+def _value(raw: str) -> Any:
+    """The one value that a text of TOML is; what follows it is refused, not dropped."""
+    text = f"value = {raw}"
+    list(scan(text, "--set"))
+    found = tomllib.loads(text)
+    if list(found) != ["value"]:
+        raise ValueError("more than one value")
+    return found["value"]

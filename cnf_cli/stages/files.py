@@ -7,13 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cnf_cli.formats.files import replacing
+from cnf_cli.regular_files import add_line, write_atomic
 
-
-def write_atomic(path: Path, data: bytes) -> None:
-    """The file holds exactly `data`, also after a crash at any point."""
-    with replacing(path) as temp:
-        temp.write_bytes(data)
+__all__ = ["Metrics", "write_atomic"]
 
 
 class Metrics:
@@ -29,8 +25,7 @@ class Metrics:
     def add(self, values: Mapping[str, Any]) -> None:
         """One more line; floats are shortened to what they are worth."""
         short = {k: float(f"{v:.7g}") if isinstance(v, float) else v for k, v in values.items()}
-        with self.path.open("a", encoding="utf-8") as out:
-            out.write(json.dumps(short) + "\n")
+        add_line(self.path, json.dumps(short))
 
 
 def _instances(line: str) -> float:

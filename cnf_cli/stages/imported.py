@@ -57,7 +57,7 @@ def task(
     return Task(
         STAGE,
         {"import": section},
-        local={"paths": list(paths), "solutions": solutions, "skipped": skipped},
+        local={"paths": files, "solutions": solutions, "skipped": skipped},
         command="cnf import",
     )
 
@@ -85,7 +85,8 @@ def run(job: Job) -> Result:
     if job.local["skipped"]:
         job.bars.say(f"not instance files, left alone: {', '.join(job.local['skipped'][:10])}")
     paths, solutions = job.local["paths"], job.local["solutions"]
-    found = read_safely(paths, section.problem, section.capacity, solutions, section.heads)
+    digests = [*section.files, *filter(None, [section.solutions])]
+    found = read_safely(paths, section.problem, section.capacity, solutions, section.heads, digests=digests)
     return _data(job, found) if isinstance(found, Dataset) else _policies(job, found)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import cnf_cli
+from cnf_cli.stages import ranks
 
 _PACKAGES = ("torch", "numpy", "h5py", "safetensors", "pydantic", "typer")
 
@@ -24,7 +25,7 @@ def provenance(command: tuple[str, ...], seconds: float) -> dict[str, Any]:
         "versions": versions(),
         "python": platform.python_version(),
         "machine": {"system": platform.platform(), "cpu": cpu_name(), "cores": os.cpu_count()},
-        "world_size": int(os.environ.get("WORLD_SIZE", "1")),
+        "world_size": ranks.world(),
         "command": list(command),
         # To the millisecond: small stages that follow each other within a second stay in order.
         "finished": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),

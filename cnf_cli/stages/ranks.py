@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import os
+import re
 from datetime import timedelta
 from typing import TypeVar
 
 T = TypeVar("T")
 
+from cnf_cli.errors import CnfError
+
+_UNSET = "`unset {}`, or start with torchrun, which sets RANK and WORLD_SIZE"
+
 
 def rank() -> int:
     """This process's number among its equals; 0 without torchrun."""
-    return int(os.environ.get("RANK", "0"))
+    found = _number("RANK", 0)
+    if found >= world():
+        raise CnfError(f"RANK is {found} of {world()} processes", hint=_UNSET.format("RANK"))
+    return found
 
 
 def world() -> int:
     """How many processes work together; 1 without torchrun."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    return _number("WORLD_SIZE", 1)
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name, str(default))
+    if not re.fullmatch("[0-9]{1,6}", text):
+        raise CnfError(f"{name} is {text[:40]!r}, not the number that torchrun sets", hint=_UNSET.format(name))
+    return int(text)
 
 
 def join() -> None:

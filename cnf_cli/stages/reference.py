@@ -14,6 +14,7 @@ import numpy as np
 
 from cnf_cli.formats.dataset import Block
 from cnf_cli.problems.validate import InvalidTour
+from cnf_cli.regular_files import add_line
 from cnf_cli.solvers.base import Answer, Failure, Instance
 from cnf_cli.solvers.pool import Executor, Outcome, solve_all
 from cnf_cli.solvers.run import params_of, solver
@@ -139,8 +140,7 @@ class _Kept:
 
     def flush(self) -> None:
         if self.waiting:
-            with self.path.open("a", encoding="utf-8") as out:
-                out.write("\n".join(["", *self.waiting, ""]))  # the first newline ends a line that was cut off
+            add_line(self.path, "\n".join(["", *self.waiting]))  # the first newline ends a line that was cut off
         self.waiting, self.last = [], time.monotonic()
 
 

@@ -34,7 +34,7 @@ def run(job: Job) -> Result:
                 write_atomic(saved, "\n".join(done).encode())
                 job.pause_point()
     out = job.work / "numbers.txt"
-    out.write_text("\n".join(done) + "\n")
+    write_atomic(out, ("\n".join(done) + "\n").encode())
     return Result({"numbers.txt": out}, {"count": len(done)})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cnf_cli.pipeline.stage import Stage
+from cnf_cli.stages.files import write_atomic
 from cnf_cli.stages.job import Job, Result
 
 VERSION = 1
@@ -12,7 +13,7 @@ def run(job: Job) -> Result:
     """Writes the sum of the numbers."""
     total = sum(int(line) for line in job.inputs["numbers"].path("numbers.txt").read_text().split())
     out = job.work / "sum.txt"
-    out.write_text(f"{total}\n")
+    write_atomic(out, f"{total}\n".encode())
     return Result({"sum.txt": out}, {"sum": total})
 
 

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from cnf_cli.errors import ArtifactError
+from cnf_cli.regular_files import FULL, no_space
 
 CHUNK = 1 << 20
 FAN = 256
 TEMP = re.compile(r"\.[0-9a-f]{16}\.tmp")
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -212,12 +212,9 @@ def explained(doing: str, root: Path, need: int = 0) -> Iterator[None]:
     except OSError as error:
         at = str(error.filename or root)
         other = "use another store: `--store FOLDER` or CNF_STORE"
-        if error.errno in _FULL:
-            mount = root
-            while not os.path.ismount(mount) and mount != mount.parent:
-                mount = mount.parent
-            message = f"no space left on {mount}: {doing} needs {need:,} bytes"
-            raise ArtifactError(message, at=at, hint=f"free some space (`cnf gc`, `cnf du`) or {other}") from error
+        if error.errno in FULL:
+            hint = f"free some space (`cnf gc`, `cnf du`) or {other}"
+            raise ArtifactError(no_space(root, doing, need), at=at, hint=hint) from error
         message, hint = (
             f"cannot {doing}: {error.strerror or error}",
             "`cnf verify` checks the store; then run the same command again",

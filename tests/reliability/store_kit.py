@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -87,13 +88,32 @@ class Calls:
 
 
 @contextmanager
-def calls(before: Callable[[int, str, tuple[Any, ...]], None], also: tuple[str, ...] = ()) -> Iterator[Calls]:
+def calls(
+    before: Callable[[int, str, tuple[Any, ...]], None],
+    also: tuple[str, ...] = (),
+    modules: tuple[Any, ...] = (disk,),
+) -> Iterator[Calls]:
     proxy = Calls(before, also)
-    disk.os = proxy
+    for module in modules:
+        module.os = proxy
     try:
         yield proxy
     finally:
-        disk.os = os
+        for module in modules:
+            module.os = os
+
+
+@contextmanager
+def tmpfs(folder: Path, megabytes: int) -> Iterator[Path]:
+    """A small disk of its own at `folder`; the test skips where nobody may mount one."""
+    folder.mkdir()
+    size = f"size={megabytes}m"
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(folder)], capture_output=True).returncode:
+        pytest.skip("mounting a tmpfs needs root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 class Killed(BaseException):

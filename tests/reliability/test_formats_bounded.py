@@ -369,5 +369,6 @@ def test_whatever_happens_in_the_child_is_one_error(tmp_path: Path, kind: str, m
 
 def test_the_error_file_is_json_of_known_keys(tmp_path: Path) -> None:
     """What the child reports is data: three texts, nothing the parent would run."""
-    assert sandbox._report(tmp_path, DataError("a", at="b", hint="c"), 1) == 2
+    (tmp_path / "error.json").touch()
+    assert sandbox._report(tmp_path, DataError("a", at="b", hint="c"), 1, {}) == 2
     assert json.loads((tmp_path / "error.json").read_text()) == {"message": "a", "at": "b", "hint": "c"}

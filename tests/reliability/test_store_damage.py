@@ -15,7 +15,7 @@ import pytest
 
 from cnf_cli.errors import ArtifactError
 from cnf_cli.store import Manifest, Store, disk, make_key
-from tests.reliability.store_kit import as_nobody, key_of, put, snapshot, temps, whole
+from tests.reliability.store_kit import as_nobody, key_of, put, snapshot, temps, tmpfs, whole
 
 FROZEN = Path(__file__).parent.parent / "data" / "store-v1"
 
@@ -171,15 +171,8 @@ def test_gc_tolerates_missing_files(filled: Store) -> None:
 
 @pytest.fixture(params=[1, 2, 4])
 def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Path, int]]:
-    mount = tmp_path / "mount"
-    mount.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={request.param}m", "tmpfs", str(mount)], capture_output=True
-    )
-    if made.returncode:
-        pytest.skip("mounting a tmpfs needs root")
-    yield mount, request.param
-    subprocess.run(["umount", str(mount)], check=True)
+    with tmpfs(tmp_path / "mount", request.param) as mount:
+        yield mount, request.param
 
 
 def commit_big(store: Store, path: Path) -> Manifest:

@@ -8,7 +8,7 @@ import pytest
 
 from cnf_cli.errors import RecipeError
 from cnf_cli.recipe import load_recipe
-from cnf_cli.recipe.load import scan
+from cnf_cli.recipe.scan import scan
 
 SMALLEST = """\
 [problem]
