@@ -13,11 +13,12 @@ import pytest
 
 from cnf_cli import regular_files
 from cnf_cli.errors import CnfError
+from cnf_cli.pipeline.stage import Task
 from cnf_cli.recipe.load import finish
 from cnf_cli.recipe.sections import RuntimeSection
-from cnf_cli.stages import attack, data, imported, pretrain, report, train_cnf, visualize
+from cnf_cli.stages import attack, data, imported, pretrain, report, selftest_count, selftest_sum, train_cnf, visualize
 from cnf_cli.stages.assemble import Solvers, for_recipe
-from cnf_cli.stages.runner import Runner, Task
+from cnf_cli.stages.runner import Runner
 from cnf_cli.stages.selftest_count import SelftestSection
 from cnf_cli.store import Manifest, Store, disk
 from tests.reliability.store_kit import calls, temps
@@ -63,7 +64,8 @@ def _imported(store: Path) -> Task:
 
 def _counted(store: Path) -> Task:
     section = SelftestSection(numbers=25, pause_seconds=0)
-    return Task("selftest_sum", {}, {"numbers": Task("selftest_count", {"selftest": section}, alias="selftest/count")})
+    count = Task(selftest_count.STAGE, {"selftest": section}, alias="selftest/count")
+    return Task(selftest_sum.STAGE, {}, {"numbers": count})
 
 
 def _report(store: Path) -> Task:
@@ -136,7 +138,7 @@ def check(place: Path, make: Make, code: int, every: int) -> int:
         if not fault.done:  # type: ignore[attr-defined]
             return number
         again = runner(here).run(task)
-        assert again.digest == alone.digest, f"write {k} of {task.stage}"
+        assert again.digest == alone.digest, f"write {k} of {task.stage.name}"
         assert Store(here).verify(deep=True).ok
         assert not temps(here)
         shutil.rmtree(here)
