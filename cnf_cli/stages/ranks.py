@@ -7,10 +7,9 @@ import re
 from datetime import timedelta
 from typing import TypeVar
 
-T = TypeVar("T")
-
 from cnf_cli.errors import CnfError
 
+T = TypeVar("T")
 _UNSET = "`unset {}`, or start with torchrun, which sets RANK and WORLD_SIZE"
 
 
