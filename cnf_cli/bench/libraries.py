@@ -117,29 +117,33 @@ class Choice:
 
     library: Library
     patterns: tuple[str, ...] = ()
-    """Empty: the paper's list, or all where the paper has none."""
+    """Empty: the paper's list, or all where the paper has none of these sizes."""
     least: int = 0
     most: int = MAX_NODES
 
     @property
-    def default(self) -> bool:
-        """Whether the user left the choice to us."""
-        return not self.patterns and self.least == 0 and self.most == MAX_NODES
+    def named(self) -> bool:
+        """Whether the user named instances; a range of sizes alone leaves the choice to us."""
+        return bool(self.patterns)
 
     def names(self, extra: Sequence[str] = ()) -> list[str]:
         """The wanted instances among those known and `extra`, the paper's first and in its order."""
         known = self.library.known
+
+        def fits(name: str) -> bool:
+            return self.least <= _size(known, name) <= self.most or known.get(name, Known()).nodes is None
+
         files = [name for name, entry in known.items() if entry.sha256]
         paper = list(self.library.paper)
         everything = list(dict.fromkeys([*paper, *sorted([*files, *extra], key=lambda n: (_size(known, n), n))]))
         if not self.patterns:
-            wanted = paper or everything
+            wanted = paper if any(map(fits, paper)) else everything
         elif "all" in self.patterns:
             wanted = everything
         else:
             wanted = [n for n in everything if any(fnmatchcase(n.lower(), p.lower()) for p in self.patterns)]
             self._check(everything)
-        return [n for n in wanted if self.least <= _size(known, n) <= self.most or known.get(n, Known()).nodes is None]
+        return [name for name in wanted if fits(name)]
 
     def _check(self, names: Sequence[str]) -> None:
         for pattern in self.patterns:

@@ -29,7 +29,7 @@ class Gathered:
 def gather(choice: Choice, folder: Path | None, stored: Path | None, *, coordinates: bool = True) -> Gathered:
     """The wanted instances, each from the first source that has it; `stored` is the store's data.h5 of this library.
 
-    Where nothing but the embedded set is there and the user left the choice to us, all of that set is taken.
+    Where nothing but the embedded set is there and the user named no instances, all of that set is taken.
     """
     library = choice.library
     files = {} if folder is None else files_in(folder, library)
@@ -44,21 +44,33 @@ def gather(choice: Choice, folder: Path | None, stored: Path | None, *, coordina
         notes += [f"{len(more)} instances from {where}"] if more else []
         found |= more
     missing = [name for name in wanted if name not in found]
-    if choice.default and missing and not here and not kept:
-        found, notes = dict(inside), [f"the embedded set of {len(inside)} instances"] if inside else []
+    if not choice.named and missing and not here and not kept:
+        found = {name: item for name, item in inside.items() if choice.least <= item.nodes <= choice.most}
+        notes = [f"the embedded set of {len(found)} instances"] if found else []
     order = [*(n for n in wanted if n in found), *(n for n in found if n not in wanted)]
     items = [known_item(found[name], library, notes) for name in order]
+    items = [item for item in items if choice.least <= item.nodes <= choice.most]
     bare = [item.name for item in items if item.xy is None]
     if coordinates and bare and library.problem != "atsp":
         notes.append(f"without coordinates, so no policy can be measured on them: {', '.join(bare)}")
         items = [item for item in items if item.xy is not None]
-    items = [item for item in items if choice.least <= item.nodes <= choice.most]
+    notes += _of_the_paper(items, library) if not choice.named else []
     if not items:
         raise ArtifactError(
             f"no instance of {library.name} is here{': ' + ', '.join(missing[:5]) if missing else ''}",
             hint=f"`cnf bench fetch {library.name}`, or --bench-dir FOLDER with {library.name}/*{library.suffix} in it",
         )
     return Gathered(library, items, missing, notes)
+
+
+def _of_the_paper(items: Sequence[Item], library: Library) -> list[str]:
+    """How many of the instances the paper measured, where not all: their mean is then not the paper's."""
+    shared = sum(item.name in library.paper for item in items)
+    if not items or not library.paper or shared == len(items):
+        return []
+    few = "1 instance is" if shared else "no instance is"
+    told = f"{shared} of the {len(items)} instances are" if shared > 1 else few
+    return [f"{told} among the paper's {len(library.paper)}: a mean over all is not the paper's"]
 
 
 def files_in(folder: Path, library: Library) -> dict[str, Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,10 +12,8 @@ from cnf_cli.cli.context import Context, command
 
 if TYPE_CHECKING:
     from cnf_cli.bench.libraries import Library
-    from cnf_cli.cli.measured import Table
     from cnf_cli.formats.item import Item
     from cnf_cli.pipeline.stage import Task
-    from cnf_cli.store import Manifest
 
 Name = Annotated[str, typer.Argument(help="tsplib, cvrplib or atsplib; tsplib:all, tsplib:kro*,..200")]
 BenchDir = Annotated[
@@ -38,6 +36,13 @@ def stored(ctx: Context, library: str) -> Path | None:
     return ctx.store.open(key, "data.h5") if key and ctx.store.find(key) else None
 
 
+def problem_of_bench(text: str) -> str:
+    """The problem of the library that a user named."""
+    from cnf_cli.bench.libraries import choose
+
+    return choose(text).library.problem
+
+
 @dataclass(frozen=True)
 class Prepared:
     """A benchmark set, ready to be evaluated."""
@@ -51,17 +56,22 @@ class Prepared:
     middle: int
     """Of the median instance, without the depot."""
     known: str
+    bare: tuple[str, ...]
+    """Those without coordinates, which a policy that reads places cannot be shown."""
 
 
-def prepare(ctx: Context, text: str, folder: Path | None, *, coordinates: bool) -> Prepared:
-    """The instances a user asked for, as a task; what is missing, and how to get it, is said."""
+def prepare(ctx: Context, text: str, folder: Path | None, *, bare: bool) -> Prepared:
+    """The instances a user asked for, as a task; what is missing, and how to get it, is said.
+
+    `bare`: instances without coordinates stay where the user named instances; else they are left out, which is said.
+    """
     from cnf_cli.bench.libraries import choose
     from cnf_cli.bench.sources import gather
     from cnf_cli.stages import bench as stage
 
     choice = choose(text)
     about = choice.library
-    found = gather(choice, folder, stored(ctx, about.name), coordinates=coordinates)
+    found = gather(choice, folder, stored(ctx, about.name), coordinates=not (bare and choice.named))
     for note in found.notes:
         ctx.say(note)
     if found.missing:
@@ -73,54 +83,8 @@ def prepare(ctx: Context, text: str, folder: Path | None, *, coordinates: bool) 
     task = stage.task(about, found.items)
     sizes = sorted(item.nodes for item in found.items)
     middle = sizes[(len(sizes) - 1) // 2] - (about.problem == "cvrp")
-    return Prepared(about.name, title, task, about.problem, sizes[-1], middle, known)
-
-
-def instance_rows(
-    ctx: Context, manifest: Manifest, told: dict[str, Any], library: str, *, paper: bool
-) -> list[dict[str, Any]]:
-    """One entry per instance and one for their mean: size, best known, each method's cost and gap."""
-    from cnf_cli.bench.libraries import LIBRARIES
-    from cnf_cli.formats import dataset
-
-    found = dataset.load(ctx.store.open(manifest.key, "evaluation.h5"))
-    methods = [*told["protocol"]["policies"], *told["protocol"]["solvers"]]
-    published = LIBRARIES[library].paper
-    rows = []
-    for block, i in found.instances():
-        best = float("nan") if block.cost is None else float(block.cost[i])
-        row: dict[str, Any] = {
-            "name": block.names[i],
-            "nodes": block.nodes,
-            "best_known": None if best != best else best,
-        }
-        costs = {name: float(block.extra[f"cost_{k}"][i].min()) for k, name in enumerate(methods)}
-        if paper and block.names[i] in published:
-            entry = published[block.names[i]]
-            costs |= {"paper POMO": entry["pomo"], "paper CNF": entry["cnf"]}
-        row["cost"] = costs
-        row["gap_percent"] = {name: None if best != best else 100 * (cost / best - 1) for name, cost in costs.items()}
-        rows.append(row)
-    order = {name: k for k, name in enumerate(published)}
-    rows.sort(key=lambda row: (order.get(row["name"], len(order)), row["nodes"], row["name"]))
-    return rows
-
-
-def instance_table(rows: list[dict[str, Any]], *, paper: bool) -> Table:
-    """The rows, and the mean gap over the instances that every column has."""
-    from cnf_cli.cli.measured import number, percent
-
-    names = list(dict.fromkeys(name for row in rows for name in row["cost"]))
-    head = ["instance", "nodes", "best known", *(part for name in names for part in (name, "gap %"))]
-    lines = []
-    for row in rows:
-        cells = [cell for n in names for cell in (number(row["cost"].get(n)), percent(row["gap_percent"].get(n)))]
-        lines.append([row["name"], str(row["nodes"]), number(row["best_known"]), *cells])
-    shared = [row for row in rows if all(row["gap_percent"].get(name) is not None for name in names)]
-    if shared:
-        means = [sum(row["gap_percent"][name] for row in shared) / len(shared) for name in names]
-        lines.append([f"mean of {len(shared)}", "", "", *(cell for mean in means for cell in ("", percent(mean)))])
-    return head, lines
+    without = tuple(item.name for item in found.items if item.xy is None and about.problem != "atsp")
+    return Prepared(about.name, title, task, about.problem, sizes[-1], middle, known, without)
 
 
 def list_(ctx: Context, name: Name, bench_dir: BenchDir = None) -> None:

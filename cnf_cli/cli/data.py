@@ -9,7 +9,7 @@ import typer
 
 from cnf_cli.cli import complete
 from cnf_cli.cli.context import Context, command
-from cnf_cli.cli.run_stage import Alias, Force, Launch, Plan, Sets, recipe_for
+from cnf_cli.cli.run_stage import Alias, Aug, Force, Launch, Plan, Sets, recipe_for
 
 if TYPE_CHECKING:
     from cnf_cli.formats.dataset import Dataset
@@ -137,7 +137,7 @@ def solve(
             "--with", help="Policy artifact or zoo/NAME; default: the one that fits.", autocompletion=complete.aliases
         ),
     ] = None,
-    aug: Annotated[int, typer.Option("--aug", help="Symmetric copies per instance.", min=1, max=128)] = 8,
+    aug: Aug = None,
     write_sol: Annotated[Path | None, typer.Option("--write-sol", help="Folder for .tour and .sol files.")] = None,
     problem: Problem = None,
     capacity: Capacity = None,

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 import typer
 
 from cnf_cli.cli import complete
-from cnf_cli.cli.bench import BenchDir
+from cnf_cli.cli.bench import BenchDir, problem_of_bench
 from cnf_cli.cli.context import Context, command
-from cnf_cli.cli.order import Order
-from cnf_cli.cli.run_stage import Alias, Force, Launch, NoDeps, Nodes, Plan, Sets, With, recipe_for
+from cnf_cli.cli.order import Order, problem_in, take_in
+from cnf_cli.cli.run_stage import Alias, Aug, Force, Launch, NoDeps, Nodes, Plan, Sets, With, recipe_for
 
 PANEL = "Measuring"
 SHOWN = "Output"
@@ -45,7 +45,7 @@ def evaluate(
     reference: Annotated[
         str | None, typer.Option("--reference", help="Who solves what has no reference; default: the best installed.")
     ] = None,
-    aug: Annotated[int | None, typer.Option("--aug", help="Symmetric copies per instance.", min=1, max=128)] = None,
+    aug: Aug = None,
     decode: Annotated[
         Literal["greedy", "sample"] | None, typer.Option(help="Take the likeliest next node, or draw it.")
     ] = None,
@@ -72,30 +72,30 @@ def evaluate(
 ) -> None:
     """Measure policies and solvers: on a recipe's clean and adversarial sets, on your data, or on public benchmarks."""
     from cnf_cli.errors import RecipeError
+    from cnf_cli.recipe.copies import copies
     from cnf_cli.stages import evaluate as stage
     from cnf_cli.stages.assemble import Solvers
 
     if sum(map(bool, (target, data, bench))) != 1:
         hint = "`cnf evaluate RECIPE`, `cnf evaluate --data ID --with ID` or `cnf evaluate --bench tsplib`"
         raise RecipeError("give one of a recipe, --data and --bench", hint=hint)
-    recipe = recipe_for(target or "tsp", n, set_)
-    rivals = Solvers(reference or recipe.evaluate.solver, tuple(dict.fromkeys(solver or ())), jobs)
-    launch = Launch(ctx, recipe.runtime, plan=plan, force=force, deps=not no_deps, alias=alias)
     if first and not data:
         raise RecipeError(
             "--first goes with --data", hint="--set evaluate.count=N for a recipe, tsplib:..200 for a benchmark"
         )
-    job = Order(ctx, launch, recipe, rivals, policies or [], first=first)
-    sets, methods = (
-        job.recipe_sets() if target else job.bench_set(bench, bench_dir) if bench else job.data_sets(data or [])
-    )
+    taken = [take_in(ctx, text, first) for text in data or ()]
+    recipe = recipe_for(target or (problem_in(taken) if taken else problem_of_bench(bench or "")), n, set_)
+    rivals = Solvers(reference or recipe.evaluate.solver, tuple(dict.fromkeys(solver or ())), jobs)
+    launch = Launch(ctx, recipe.runtime, plan=plan, force=force, deps=not no_deps, alias=alias)
+    job = Order(ctx, launch, recipe, rivals, policies or [])
+    sets, methods = job.recipe_sets() if target else job.bench_set(bench, bench_dir) if bench else job.data_sets(taken)
     task = stage.task(
         sets,
         methods,
         job.rivals.rows,
-        alias=f"{recipe.name}/evaluate" if target else f"bench/{job.bench_name}-evaluation" if bench else None,
+        alias=f"{recipe.name}/evaluate" if target else f"bench/{job.library}-evaluation" if bench else None,
         command=f"cnf evaluate {target}" if target else "cnf evaluate",
-        augment=aug or recipe.evaluate.augment,
+        augment=recipe.evaluate.augment if aug is None else copies(recipe.problem, aug),
         decode=decode or recipe.evaluate.decode,
         normalise=normalise,
         seed=recipe.evaluate.seed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cnf_cli.cli.context import Context
@@ -79,6 +79,8 @@ def percent(value: float | None) -> str:
 
 def show(ctx: Context, told: dict[str, Any], tables: Sequence[Table], style: str | None) -> None:
     """The evaluation on stdout in the asked-for style; notes and verdicts on stderr."""
+    for text in dict.fromkeys(_against_itself(told["rows"])):
+        ctx.note(text)
     if style:
         ctx.write(STYLES[style](told, tables), end="")
         return
@@ -93,6 +95,15 @@ def show(ctx: Context, told: dict[str, Any], tables: Sequence[Table], style: str
         ctx.say(pair["verdict"])
     if len(told["comparisons"]) > _VERDICTS:
         ctx.say(f"and {len(told['comparisons']) - _VERDICTS} more comparisons: --json prints all")
+
+
+def _against_itself(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """A line for every solver that made the reference which its own row is measured against."""
+    for row in rows:
+        makers = row["reference"].partition(",")[0].split(" + ")
+        if row["method"] in makers:
+            told = f"{row['method']} made the reference of {row['set']} too: its row compares it with its own answers"
+            yield f"{told}; --reference NAME asks another solver (`cnf solvers`)"
 
 
 def _csv(told: dict[str, Any], _: Sequence[Table]) -> str:

@@ -24,6 +24,34 @@ def median(sizes: list[int]) -> int:
     return sorted(sizes)[(len(sizes) - 1) // 2]
 
 
+def take_in(ctx: Context, text: str, first: int = 0) -> Manifest:
+    """The data artifact of that name, or the files there, taken into the store; only its first instances if asked."""
+    from cnf_cli.cli.run_stage import Launch
+    from cnf_cli.cli.stage_commands import artifact
+    from cnf_cli.errors import ArtifactError
+    from cnf_cli.recipe.sections import RuntimeSection
+    from cnf_cli.stages import first as cut
+    from cnf_cli.stages import imported
+
+    runner = Launch(ctx, RuntimeSection()).runner()
+    manifest = runner.run(imported.task([Path(text)])) if Path(text).exists() else artifact(ctx, text)
+    assert manifest is not None
+    if "data.h5" not in manifest.outputs:
+        hint = "`cnf data generate` and `cnf import` make data sets; policies go with --with."
+        raise ArtifactError(f"{text} ({manifest.stage} {manifest.key[:12]}) is not a data set", hint=hint)
+    return runner.run(cut.task(manifest, first)) if first else manifest
+
+
+def problem_in(given: list[Manifest]) -> str:
+    """The one problem of these data sets."""
+    from cnf_cli.errors import RecipeError
+
+    problems = sorted({str(manifest.checks["problem"]) for manifest in given})
+    if len(problems) > 1:
+        raise RecipeError(f"these data sets hold {' and '.join(problems)}", hint="evaluate each problem apart")
+    return problems[0]
+
+
 @dataclass
 class Order:
     """One evaluation as the user asked for it."""
@@ -34,9 +62,10 @@ class Order:
     rivals: Solvers
     asked: list[str]
     """The policies named by --with."""
-    bench_name: str = ""
-    first: int = 0
-    """Only so many instances of each data set; 0 = all."""
+    library: str = ""
+    """The benchmark library, where one is measured."""
+    own: bool = False
+    """Whether data sets are measured: their named instances are told one by one."""
 
     def recipe_sets(self) -> tuple[list[SetOf], list[Named]]:
         from cnf_cli.cli.stage_commands import start_named
@@ -45,63 +74,61 @@ class Order:
         given = self._given() or start_named(self.ctx, self.recipe, plan=self.launch.plan)
         return for_recipe(self.recipe, given, self.rivals)
 
-    def data_sets(self, given: list[str]) -> tuple[list[SetOf], list[Named]]:
-        from cnf_cli.cli.label import problem_of
-        from cnf_cli.errors import RecipeError
+    def data_sets(self, given: list[Manifest]) -> tuple[list[SetOf], list[Named]]:
         from cnf_cli.formats import dataset
         from cnf_cli.stages.assemble import known_of, set_name
 
+        self.own = True
+        problem, sizes, bare = self.recipe.problem.kind, [], []
         sets: list[SetOf] = []
-        problems, sizes = set(), []
-        for text in given:
-            manifest = self._data(text)
-            problem, nodes = problem_of(self.ctx, manifest.key)
-            problems.add(problem)
+        for manifest in given:
             found = dataset.load(self.ctx.store.open(manifest.key, "data.h5"))
             sizes += [block.nodes - (block.demand is not None) for block, _ in found.instances()]
-            known = known_of(found)
+            bare += [block.names[i] or "an instance" for block, i in found.instances() if block.xy is None]
             name, taken = set_name(self.ctx.store, manifest), {one.name for one in sets}
             name = f"{name} {manifest.key[:8]}" if name in taken else name
-            sets.append(self.rivals.set_of(name, manifest, problem, nodes, known))
-        if len(problems) > 1:
-            raise RecipeError(
-                f"these data sets hold {' and '.join(sorted(problems))}", hint="evaluate each problem apart"
-            )
-        return sets, self.methods(problems.pop(), median(sizes))
+            nodes = max(block.nodes for block in found.blocks)
+            sets.append(self.rivals.set_of(name, manifest, problem, nodes, known_of(found)))
+        return sets, self.methods(problem, median(sizes), () if problem == "atsp" else tuple(bare))
 
     def bench_set(self, text: str, folder: Path | None) -> tuple[list[SetOf], list[Named]]:
         from cnf_cli.cli.bench import prepare
 
-        found = prepare(self.ctx, text, folder, coordinates=bool(self.asked) or not self.rivals.rows)
-        self.bench_name = found.library
-        methods = self.methods(found.problem, found.middle, rivals=STAND_INS)
+        found = prepare(self.ctx, text, folder, bare=bool(self.rivals.rows) and not self.asked)
+        self.library = found.library
+        methods = self.methods(found.problem, found.middle, found.bare, rivals=STAND_INS)
         one = self.rivals.set_of(found.title, found.task, found.problem, found.nodes, found.known)
         return [one], methods
 
-    def methods(self, problem: str, n: int, rivals: tuple[str, ...] = ()) -> list[Named]:
-        """The policies asked for; without any, and without solvers, those that fit n nodes best.
+    def methods(self, problem: str, n: int, bare: tuple[str, ...], rivals: tuple[str, ...] = ()) -> list[Named]:
+        """The policies asked for; without any, those that fit n nodes best.
 
-        When the store has none of the user's own, `rivals` are measured as well: with nothing but the package there is
-        a comparison.
+        None, which is said, where solvers were asked for and the `bare` instances have nothing a policy reads.
+        When the store has none of the user's own and no solver was asked for, `rivals` are measured as well: with
+        nothing but the package there is a comparison.
         """
         from cnf_cli.cli.stage_commands import taken
         from cnf_cli.stages.choice import choose, newest_fitting, no_policy, own
 
         given = self._given()
-        if given or self.rivals.rows:
+        if given:
             return given
+        if bare and self.rivals.rows:
+            shown = ", ".join(bare[:5]) + (f" and {len(bare) - 5} more" if bare[5:] else "")
+            self.ctx.note(f"no policy is measured: {shown} without coordinates; --with ID measures one on the others")
+            return []
         store = self.ctx.store
         mine = [m for several in (False, True) if (m := newest_fitting(store, problem, n, several=several))]
         if mine:
             return [taken(self.ctx, own(store, manifest, n), plan=self.launch.plan) for manifest in mine]
-        self.rivals = replace(self.rivals, rows=rivals)
+        self.rivals = replace(self.rivals, rows=self.rivals.rows or rivals)
         chosen = choose(store, problem, n)
         if chosen is not None:
             return [taken(self.ctx, chosen, plan=self.launch.plan)]
         told = no_policy(store, problem, n)
-        if not rivals:
+        if not self.rivals.rows:
             raise told
-        self.ctx.note(f"{told.message}, so only built-in heuristics are measured; {told.hint}")
+        self.ctx.note(f"{told.message}, so only solvers are measured; {told.hint}")
         return []
 
     def _given(self) -> list[Named]:
@@ -127,23 +154,6 @@ class Order:
             seen.add(manifest.key)
         return out
 
-    def _data(self, text: str) -> Manifest:
-        """The data artifact of that name, or the files there, taken into the store."""
-        from cnf_cli.cli.stage_commands import artifact
-        from cnf_cli.errors import ArtifactError
-        from cnf_cli.stages import first, imported
-
-        manifest = (
-            self.launch.runner().run(imported.task([Path(text)])) if Path(text).exists() else artifact(self.ctx, text)
-        )
-        assert manifest is not None
-        if "data.h5" in manifest.outputs and self.first:
-            manifest = self.launch.runner().run(first.task(manifest, self.first))
-        if "data.h5" not in manifest.outputs:
-            hint = "`cnf data generate` and `cnf import` make data sets; policies go with --with."
-            raise ArtifactError(f"{text} ({manifest.stage} {manifest.key[:12]}) is not a data set", hint=hint)
-        return manifest
-
     def run(self, task: Task) -> Manifest:
         """As `Launch.run`, but the table, not the id, is what goes to stdout."""
         runner = self.launch.runner()
@@ -159,10 +169,12 @@ class Order:
 
         told = measured.read(self.ctx, manifest)
         tables = [measured.main_table(told["rows"], per_model)]
-        if self.bench_name:
-            from cnf_cli.cli.bench import instance_rows, instance_table
+        if self.library or self.own:
+            from cnf_cli.cli.instances import instance_rows, instance_table
 
-            told["instances"] = instance_rows(self.ctx, manifest, told, self.bench_name, paper=paper)
-            tables.insert(0, instance_table(told["instances"], paper=paper))
+            rows = instance_rows(self.ctx, manifest, told, self.library, paper=paper)
+            if rows:
+                told["instances"] = rows
+                tables.insert(0, instance_table(rows, self.library))
         measured.show(self.ctx, told, tables, style)
         self.ctx.say(f"evaluation {manifest.key[:12]} on {told['device']} ({told['engine']})")

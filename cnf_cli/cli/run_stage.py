@@ -31,6 +31,12 @@ Plan = Annotated[bool, typer.Option("--plan", help="Say what would run, and why;
 Force = Annotated[bool, typer.Option("--force", help="Run again even if the result is there.", rich_help_panel=RUN)]
 NoDeps = Annotated[bool, typer.Option("--no-deps", help="Refuse to run missing earlier stages.", rich_help_panel=RUN)]
 Alias = Annotated[str | None, typer.Option("--as", help="Also give the result this alias.", rich_help_panel=RUN)]
+Aug = Annotated[
+    int | None,
+    typer.Option(
+        "--aug", help="Copies of each instance; the best counts: 1 to 8 (atsp 1 to 128), default 8 (atsp 16)."
+    ),
+]
 With = Annotated[
     list[str] | None,
     typer.Option("--with", help="Policy artifact: id, prefix, alias or zoo/NAME.", autocompletion=complete.aliases),

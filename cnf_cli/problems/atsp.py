@@ -31,6 +31,8 @@ class Params(ProblemSection):
     """Keys of `[problem]` for kind = "atsp"."""
 
     default_policy: ClassVar[str] = "matnet"
+    copies: ClassVar[range] = range(1, 129)
+    usual_copies: ClassVar[int] = 16
     kind: str = Field("atsp", description="problem plugin: `cnf list problems`")
     closure: bool = Field(
         True, description='close generated costs under the triangle inequality ("tmat"), as published'
@@ -84,8 +86,8 @@ class Problem(BaseProblem):
         Copy a's seed follows from the instance's own and from a alone: neither the number of copies, nor the instances
         they share a batch with, changes what a policy draws for it. Copy 0 keeps the instance's seed.
         """
-        if k < 1:
-            raise ValueError(f"no {k} copies")
+        if k not in self.params.copies:
+            raise ValueError(f"there are {self.params.copies[-1]} seeds, not {k}")
         inst = with_seed(inst)
         copies = inst.repeat_interleave(k)
         assert copies.seed is not None

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from cnf_cli import plugins
 from cnf_cli.errors import RecipeError, did_you_mean
 from cnf_cli.recipe import sections as s
+from cnf_cli.recipe.copies import copies
 
 
 class Table(NamedTuple):
@@ -89,15 +90,21 @@ def build(name: str, tables: Mapping[str, Any], where: Where = lambda _: None, s
             )
     written = tuple(tables)
     problem = build_section("problem", tables.get("problem", {}), where)
-    tables = {**tables, "policy": _chosen_policy(problem, tables.get("policy", {}))}
+    assert isinstance(problem, s.ProblemSection)
+    usual: dict[str, dict[str, Any]] = {
+        "policy": {"kind": problem.default_policy},
+        "evaluate": {"augment": problem.usual_copies},
+    }
+    tables = {**tables, **{table: _over_usual(keys, tables.get(table, {})) for table, keys in usual.items()}}
     rest = {t: build_section(t, tables.get(t, {}), where) for t in TABLES if t != "problem"}
+    for table, key in (("evaluate", "augment"), ("pretrain", "validation_augment"), ("train", "validation_augment")):
+        copies(problem, getattr(rest[table], key), f"{table}.{key}", where(f"{table}.{key}"))
     return Recipe(name=name, source=source or name, problem=problem, written=written, **rest)  # type: ignore[arg-type]
 
 
-def _chosen_policy(problem: s.Section, raw: Any) -> Any:
-    """`[policy]` with a kind: where it names none, the one that reads the problem's instances."""
-    assert isinstance(problem, s.ProblemSection)
-    return {"kind": problem.default_policy, **raw} if isinstance(raw, Mapping) else raw
+def _over_usual(usual: Mapping[str, Any], raw: Any) -> Any:
+    """A table on top of what the problem has in mind for it."""
+    return {**usual, **raw} if isinstance(raw, Mapping) else raw
 
 
 def build_section(table: str, raw: Any, where: Where = lambda _: None) -> s.Section:

@@ -54,6 +54,10 @@ class ProblemSection(Section):
 
     default_policy: ClassVar[str] = "pomo"
     """The policy of a recipe that names none."""
+    copies: ClassVar[range] = range(1, 9)
+    """How many copies of an instance a policy may be shown: a square has eight symmetries."""
+    usual_copies: ClassVar[int] = 8
+    """How many it is shown where nobody says."""
     kind: str = Field("tsp", description="problem plugin: `cnf list problems`")
     n: Size = Field(100, description="nodes to visit (customers, for problems with a depot)")
     dist: Distribution = Field("uniform", description="how the nodes of generated instances lie on the map")
@@ -158,7 +162,12 @@ class EvaluateSection(Section):
     """What is measured, and how hard the policy may try."""
 
     count: Count = Field(1000, description="instances per generated set")
-    augment: int = Field(8, ge=1, le=128, description="copies per instance (x8 symmetries; x16 seeds for ATSP)")
+    augment: int = Field(
+        8,
+        ge=1,
+        le=128,
+        description="copies per instance: 1 to 8; atsp: 1 to 128, and 16 where nothing is given",
+    )
     decode: Literal["greedy", "sample"] = Field("greedy", description="how a rollout picks its moves")
     solver: str = Field("auto", description="reference solver: `cnf solvers`")
     seed: Seed = 4321

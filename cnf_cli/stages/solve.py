@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cnf_cli.errors import ArtifactError, CnfError, DataError
-from cnf_cli.recipe.sections import RuntimeSection
+from cnf_cli.recipe.sections import ProblemSection, RuntimeSection
 from cnf_cli.stages.job import Artifact, Bars
 from cnf_cli.store import Manifest, Store
 
@@ -24,17 +24,22 @@ def solve_files(
     policy: Manifest | None,
     runtime: RuntimeSection,
     bars: Bars,
-    augment: int = 8,
+    augment: int | None = None,
     write_to: Path | None = None,
     *,
     problem: str | None = None,
     capacity: float | None = None,
     note: Callable[[str], None] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """One row per instance; without `policy` the one that fits the instance's size best, which is said."""
+    """One row per instance; without `policy` the one that fits the instance's size best, which is said.
+
+    Without `augment` each is shown as many copies as the problem usually has.
+    """
+    from cnf_cli import plugins
     from cnf_cli.formats.dataset import Dataset
     from cnf_cli.formats.item import items_of
     from cnf_cli.formats.sandbox import read_safely
+    from cnf_cli.recipe.copies import copies
     from cnf_cli.stages.models import load_models
     from cnf_cli.stages.setup import set_up
 
@@ -46,6 +51,9 @@ def solve_files(
     tell = note or bars.say
     if "notes" in found.attrs:
         tell(str(found.attrs["notes"]))
+    about = plugins.params("problems", found.problem)
+    assert issubclass(about, ProblemSection)
+    shown = copies(about, about.usual_copies if augment is None else augment)
     items = items_of(found)
     chosen = _chosen(store, found.problem, items, policy, tell)
     with set_up(runtime) as setup, bars.bar("solving", len(items), "instances") as bar:
@@ -54,7 +62,7 @@ def solve_files(
             if manifest.key not in ensembles:
                 ensembles[manifest.key] = load_models(Artifact(store, manifest), setup.device)
                 _check(ensembles[manifest.key], manifest, found.problem)
-            row = _solve_one(item, ensembles[manifest.key], setup, augment, write_to)
+            row = _solve_one(item, ensembles[manifest.key], setup, shown, write_to)
             yield {**row, "policy": manifest.checks.get("known") or manifest.key}
             bar.advance()
 

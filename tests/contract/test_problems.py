@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -123,6 +124,17 @@ def test_augmented_copies_cost_the_same(problem: BaseProblem) -> None:
     tours = TorchEngine().rollout(tables_for(problem, inst), problem.world(inst))
     cost = problem.cost(inst, tours).repeat_interleave(8, 0)
     assert torch.allclose(problem.cost(copies, tours.repeat_interleave(8, 0)), cost, rtol=1e-5)
+
+
+def test_the_copies_of_a_problem_are_those_it_declares(problem: BaseProblem) -> None:
+    """The most copies that its `Params` allow can be made, copy for copy those of fewer; one more cannot."""
+    about: Any = plugins.params("problems", problem.kind)
+    inst, most = problem.sample(1, rng=rng(), n=5), about.copies[-1]
+    assert same(problem.augment(inst, most)[:2], problem.augment(inst, 2), rtol=0, atol=0)
+    assert about.usual_copies in about.copies
+    for count in (0, most + 1):
+        with pytest.raises(ValueError, match=str(count)):
+            problem.augment(inst, count)
 
 
 def test_blocks_keep_the_instances(problem: BaseProblem) -> None:

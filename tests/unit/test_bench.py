@@ -40,6 +40,7 @@ def test_choices() -> None:
     assert choose("tsplib:100..105").names() == [*choose("tsplib:kro?100").names(), "eil101", "lin105"]
     assert {"berlin52", "pr1002", "gr17"} <= set(choose("tsplib:all").names())
     assert "berlin52" not in choose("tsplib:all,100..").names()
+    assert {"ulysses16", "eil51", "berlin52"} <= set(choose("tsplib:..60").names())  # the paper has none so small
     assert len(choose("atsplib").names()) == 19
     for text, told in (("tsplob", "tsplib"), ("tsplib:berlin53", "berlin52"), ("tsplib:1..x", "100..200")):
         with pytest.raises(RecipeError) as caught:
@@ -100,6 +101,17 @@ def test_without_anything_else_the_embedded_set_is_taken() -> None:
     with pytest.raises(ArtifactError, match="no instance of atsplib") as caught:
         gather(choose("atsplib"), None, None)
     assert "cnf bench fetch atsplib" in (caught.value.hint or "")
+
+
+def test_a_choice_that_is_not_the_papers_says_so() -> None:
+    """How many of the instances are the paper's is told where the user named none and not all of them are."""
+    assert any(
+        "3 of the 9 instances are among the paper's 39" in note for note in gather(choose("tsplib"), None, None).notes
+    )
+    small = gather(choose("tsplib:..60"), None, None)
+    assert [item.name for item in small.items] == ["ulysses16", "ulysses22", "dantzig42"]
+    assert any("no instance is among the paper's" in note for note in small.notes)
+    assert not any("paper" in note for note in gather(choose("tsplib:pr*,ulysses16"), None, None).notes)
 
 
 def test_the_folder_comes_first_then_the_store_then_the_package(tmp_path: Path) -> None:

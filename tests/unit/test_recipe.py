@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cnf_cli import plugins
+from cnf_cli.cli.run_stage import Aug
 from cnf_cli.errors import RecipeError
 from cnf_cli.recipe import load_recipe
+from cnf_cli.recipe.load import finish
 from cnf_cli.recipe.scan import scan
 
 SMALLEST = """\
@@ -149,3 +153,28 @@ def test_scan_sees_through_multiline_values() -> None:
     """The scanner finds keys after arrays, strings and inline tables that span lines or hold brackets."""
     text = 'a = """\nb = 1\n"""\n[t]\nc = [\n  1, # ]\n  2,\n]\nd = { x = 1 }\ne."f" = "[#]"\n[t.u]\ng = 1\n'
     assert dict(scan(text)) == {"a": 1, "t": 4, "t.c": 5, "t.d": 9, "t.e.f": 10, "t.u": 11, "t.u.g": 12}
+
+
+@pytest.mark.parametrize(("kind", "most", "usual"), [("tsp", 8, 8), ("cvrp", 8, 8), ("atsp", 128, 16)])
+def test_copies_are_a_range_of_the_problem(kind: str, most: int, usual: int) -> None:
+    """Each problem has its own default and its own most copies, which every key about copies is held to."""
+    tables: dict[str, Any] = {"problem": {"kind": kind}}
+    assert finish("a", dict(tables), {}).evaluate.augment == usual
+    assert finish("a", dict(tables), {}, [f"evaluate.augment={most}"]).evaluate.augment == most
+    for key in ("evaluate.augment", "pretrain.validation_augment", "train.validation_augment"):
+        with pytest.raises(RecipeError) as caught:
+            finish("a", dict(tables), {}, [f"{key}={most + 1}"])
+        assert caught.value.at == f"--set {key}={most + 1}"
+        if most < 128:  # no problem has more: the section itself says so
+            assert f"{kind} has 1 to {most} copies of an instance, not {most + 1}" in caught.value.message
+            assert caught.value.hint == f"its default is {usual}"
+
+
+def test_the_help_of_aug_says_every_problems_range() -> None:
+    """What `--help` says of --aug is what the problems declare."""
+    told = Aug.__metadata__[0].help
+    for kind in plugins.kinds("problems"):
+        about: Any = plugins.params("problems", kind)
+        own = f"{kind} " if (about.copies, about.usual_copies) != (range(1, 9), 8) else ""
+        for text in (f"1 to {about.copies[-1]}", str(about.usual_copies)):
+            assert f"{own}{text}" in told, kind
