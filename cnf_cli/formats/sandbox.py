@@ -6,10 +6,9 @@ import hashlib
 import json
 import os
 import signal
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from cnf_cli.formats.dataset import Dataset
 from cnf_cli.formats.files import file_size
 from cnf_cli.formats.legacy import Checkpoint
 from cnf_cli.regular_files import blocks, explained, write_atomic
+from cnf_cli.supervised import Supervised
 
 MEMORY = 2 << 30
 SECONDS = 120
@@ -57,41 +57,25 @@ def read_safely(
 
     With `digests` (sha256 of every file, then of the solutions) other bytes than those are not read.
     """
-    with tempfile.TemporaryDirectory(prefix="cnf-import-") as folder:
-        for name in _REPORTS:
-            write_atomic(Path(folder, name), b" " * _ROOM)
-        request = {
-            "paths": [str(p) for p in paths],
-            "problem": problem,
-            "capacity": capacity,
-            "solutions": None if solutions is None else str(solutions),
-            "heads": heads,
-            "digests": digests,
-            "memory": memory,
-            "seconds": seconds,
-        }
-        code = _run(request, Path(folder), seconds)
-        return _result(Path(folder), code, str(paths[0]) if paths else "", seconds)
-
-
-def _run(request: dict[str, Any], folder: Path, seconds: int) -> int | None:
-    """The child's exit code, None if it had to be killed for taking too long."""
+    request = {
+        "paths": [str(p) for p in paths],
+        "problem": problem,
+        "capacity": capacity,
+        "solutions": None if solutions is None else str(solutions),
+        "heads": heads,
+        "digests": digests,
+        "memory": memory,
+        "seconds": seconds,
+    }
     path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    command = [sys.executable, "-P", "-m", "cnf_cli.formats.sandbox", str(folder)]
-    try:
-        done = subprocess.run(  # noqa: S603 - our own interpreter and module, no shell
-            command,
-            input=json.dumps(request).encode(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=env,
-            timeout=seconds + 60,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return None
-    return done.returncode
+    with Supervised([sys.executable, "-P", "-m", "cnf_cli.formats.sandbox"], "cnf-import-", env) as child:
+        for name in _REPORTS:
+            write_atomic(child.folder / name, b" " * _ROOM)
+        with suppress(BrokenPipeError), child.stdin:
+            child.stdin.write(json.dumps(request).encode())
+        code = child.wait(seconds + 60)
+        return _result(child.folder, code, str(paths[0]) if paths else "", seconds)
 
 
 def _result(folder: Path, code: int | None, first: str, seconds: int) -> Dataset | Checkpoint:
@@ -138,7 +122,7 @@ def _load_checkpoint(path: Path) -> Checkpoint:
 
 def main() -> int:
     """The child: limits first, then the readers, then one file with the result or the error."""
-    folder = Path(sys.argv[1]).resolve()
+    folder = Path(os.environ["TMPDIR"]).resolve()
     request = json.load(sys.stdin)
     sys.dont_write_bytecode = True
     from cnf_cli.formats import read

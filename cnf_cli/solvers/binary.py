@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +18,8 @@ from cnf_cli.problems.distance import Array
 from cnf_cli.solvers.base import SolverError
 
 MOST_BYTES = 64 << 20
-"""Largest file a program may write, and the most we read back."""
+"""Largest file a program may write, the most it may write in all, and the most we read back."""
+_LOOK_SECONDS = 0.05
 
 
 def run(name: str, arguments: Sequence[str], files: Mapping[str, str], answer: str, seconds: float, how: str) -> str:
@@ -40,18 +43,36 @@ def _wait(name: str, command: list[str], folder: str, seconds: float) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         preexec_fn=lambda: _limits(seconds),  # safe: workers have one thread
+        start_new_session=True,
     )
+    until = time.monotonic() + seconds
     try:
-        process.wait(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        raise SolverError(f"{name} did not finish in {seconds:g} s", hint="allow more time") from None
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=_LOOK_SECONDS)
+            if _written(folder) >= MOST_BYTES:
+                raise SolverError(f"{name} wrote {MOST_BYTES >> 20} MB or more")
+            if process.returncode is not None:
+                break
+            if time.monotonic() > until:
+                raise SolverError(f"{name} did not finish in {seconds:g} s", hint="allow more time")
     finally:
-        if process.poll() is None:
-            with suppress(ProcessLookupError):
-                process.kill()
+        # A script that stands for the program has started others; what has left its session, the supervisor ends.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     if process.returncode < 0:
         raise SolverError(f"{name} was ended by {signal.Signals(-process.returncode).name}")
+
+
+def _written(folder: str) -> int:
+    """Bytes in all files below the folder."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):  # gone meanwhile
+                total += Path(place, name).lstat().st_size
+    return total
 
 
 def _limits(seconds: float) -> None:

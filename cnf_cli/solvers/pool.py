@@ -99,6 +99,8 @@ class _Run:
                 self._listen()
         finally:  # also on Ctrl-C: nothing keeps running
             for worker in self.workers:
+                worker.let_go()
+            for worker in self.workers:
                 worker.kill()
         return [o for o in self.out if o is not None]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections import deque
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from typing import Any
 
 from cnf_cli.solvers.base import SolverError
 from cnf_cli.solvers.worker import MOST_REPLY
+from cnf_cli.supervised import Supervised
 
 
 class StartError(SolverError):
@@ -23,7 +23,7 @@ class StartError(SolverError):
 
 
 class Worker:
-    """A fresh interpreter in a session of its own: no inherited threads, no Ctrl-C of the terminal, killed as a group.
+    """A fresh interpreter below a supervisor: no inherited threads, no Ctrl-C of the terminal, nothing left behind.
 
     Not `multiprocessing.Process`: that runs the caller's main module again, and may not start inside a Dask worker.
     """
@@ -33,20 +33,13 @@ class Worker:
         self.deadline = float("inf")
         self.ready = False
         self.dead = False
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "cnf_cli.solvers.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(p or str(Path.cwd()) for p in sys.path),
-                "OMP_NUM_THREADS": "1",
-            },
-        )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
+        env = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(p or str(Path.cwd()) for p in sys.path),
+            "OMP_NUM_THREADS": "1",
+        }
+        command = [sys.executable, "-P", "-m", "cnf_cli.solvers.worker"]
+        self.process = Supervised(command, "cnf-solver-", env, answers=True)
         self._tasks = Connection(os.dup(self.process.stdin.fileno()), readable=False)
         self.replies = Connection(os.dup(self.process.stdout.fileno()), writable=False)
         self.process.stdin.close()
@@ -68,20 +61,22 @@ class Worker:
 
     def obituary(self) -> str:
         """How the worker ended."""
-        code = self.process.wait()
+        code = self.process.wait() or 0
         if code >= 0:
             return f"crashed (exit code {code})"
         with suppress(ValueError):
             return f"crashed ({signal.Signals(-code).name})"
         return f"crashed (signal {-code})"
 
+    def let_go(self) -> None:
+        """The worker's end has begun; `kill` waits for it."""
+        self.process.let_go()
+
     def kill(self) -> None:
         """End the worker and everything it started."""
         if self.dead:
             return
         self.dead = True
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        self.process.close()
         self._tasks.close()
         self.replies.close()

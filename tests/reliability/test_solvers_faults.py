@@ -86,6 +86,7 @@ def test_every_fault_costs_one_instance(bad: str) -> None:
     order = [0, 1, 0, 2, 3, 0, 4, 5, 0, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0]
     given = [instance(what) for what in order]
     heard: dict[int, object] = {}
+    before = children()
     out = solve_all(given, bad, jobs=2, timeout_seconds=1.5, fallback=("descent",), on_done=heard.__setitem__)
     assert len(out) == len(order)
     assert heard == dict(enumerate(out))
@@ -95,7 +96,7 @@ def test_every_fault_costs_one_instance(bad: str) -> None:
         assert answer.solver == ("descent" if what else bad)
         assert SAID.get(what, "") in answer.note
         assert ("fallback to descent" in answer.note) == bool(what)
-    assert not children()
+    assert children() <= before
 
 
 def test_without_a_working_fallback_the_failure_is_listed(bad: str) -> None:
@@ -121,11 +122,11 @@ def test_an_error_in_the_callers_report_ends_the_run_and_its_workers(bad: str) -
     def stop(index: int, outcome: object) -> None:
         raise KeyboardInterrupt
 
-    begun = time.monotonic()
+    begun, before = time.monotonic(), children()
     with pytest.raises(KeyboardInterrupt):
         solve_all([instance(0), instance(2), instance(2)], bad, jobs=2, timeout_seconds=100, on_done=stop)
     assert time.monotonic() - begun < 20
-    assert not children()
+    assert children() <= before
 
 
 def test_ctrl_c_stops_promptly_and_kills_the_workers(tmp_path: Path, bad: str) -> None:
