@@ -9,7 +9,7 @@ import typer
 
 from cnf_cli.cli import complete
 from cnf_cli.cli.context import Context, command
-from cnf_cli.cli.run_stage import Alias, Aug, Force, Launch, Plan, Sets, recipe_for
+from cnf_cli.cli.run_stage import Alias, Aug, Bias, Force, Launch, Plan, Sets, bias_set, recipe_for
 
 if TYPE_CHECKING:
     from cnf_cli.formats.dataset import Dataset
@@ -138,6 +138,7 @@ def solve(
         ),
     ] = None,
     aug: Aug = None,
+    distance_bias: Bias = None,
     write_sol: Annotated[Path | None, typer.Option("--write-sol", help="Folder for .tour and .sol files.")] = None,
     problem: Problem = None,
     capacity: Capacity = None,
@@ -148,11 +149,13 @@ def solve(
     from cnf_cli.cli.stage_commands import artifact
     from cnf_cli.stages.solve import solve_files
 
-    runtime = recipe_for("tsp", None, [f"runtime.device={device}", *(set_ or ())]).runtime
+    sets = [f"runtime.device={device}", *bias_set("evaluate", distance_bias), *(set_ or ())]
+    recipe = recipe_for("tsp", None, sets)
     rows: list[dict[str, Any]] = []
     given = artifact(ctx, policy)
-    asked = (ctx.store, files, given, runtime, ctx.bars, aug, write_sol)
-    for row in solve_files(*asked, problem=problem, capacity=capacity, note=ctx.note):
+    asked = (ctx.store, files, given, recipe.runtime, ctx.bars, aug, write_sol)
+    bias = recipe.evaluate.distance_bias
+    for row in solve_files(*asked, problem=problem, capacity=capacity, note=ctx.note, distance_bias=bias):
         rows.append(row)
     ctx.emit({"rows": rows})
     shown = [

@@ -10,7 +10,7 @@ from cnf_cli.cli import complete
 from cnf_cli.cli.bench import BenchDir, problem_of_bench
 from cnf_cli.cli.context import Context, command
 from cnf_cli.cli.order import Order, problem_in, take_in
-from cnf_cli.cli.run_stage import Alias, Aug, Force, Launch, NoDeps, Nodes, Plan, Sets, With, recipe_for
+from cnf_cli.cli.run_stage import Alias, Aug, Bias, Force, Launch, NoDeps, Nodes, Plan, Sets, With, bias_set, recipe_for
 
 PANEL = "Measuring"
 SHOWN = "Output"
@@ -49,6 +49,7 @@ def evaluate(
     decode: Annotated[
         Literal["greedy", "sample"] | None, typer.Option(help="Take the likeliest next node, or draw it.")
     ] = None,
+    distance_bias: Bias = None,
     first: Annotated[int, typer.Option("--first", help="Only so many instances of each set; 0 = all.", min=0)] = 0,
     normalise: Annotated[
         Literal["auto", "fit", "published"],
@@ -84,7 +85,8 @@ def evaluate(
             "--first goes with --data", hint="--set evaluate.count=N for a recipe, tsplib:..200 for a benchmark"
         )
     taken = [take_in(ctx, text, first) for text in data or ()]
-    recipe = recipe_for(target or (problem_in(taken) if taken else problem_of_bench(bench or "")), n, set_)
+    about = target or (problem_in(taken) if taken else problem_of_bench(bench or ""))
+    recipe = recipe_for(about, n, [*bias_set("evaluate", distance_bias), *(set_ or ())])
     rivals = Solvers(reference or recipe.evaluate.solver, tuple(dict.fromkeys(solver or ())), jobs)
     launch = Launch(ctx, recipe.runtime, plan=plan, force=force, deps=not no_deps, alias=alias)
     job = Order(ctx, launch, recipe, rivals, policies or [])
@@ -97,6 +99,7 @@ def evaluate(
         command=f"cnf evaluate {target}" if target else "cnf evaluate",
         augment=recipe.evaluate.augment if aug is None else copies(recipe.problem, aug),
         decode=decode or recipe.evaluate.decode,
+        distance_bias=recipe.evaluate.distance_bias,
         normalise=normalise,
         seed=recipe.evaluate.seed,
     )

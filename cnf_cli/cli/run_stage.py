@@ -42,6 +42,22 @@ With = Annotated[
     typer.Option("--with", help="Policy artifact: id, prefix, alias or zoo/NAME.", autocompletion=complete.aliases),
 ]
 
+Bias = Annotated[
+    str | None,
+    typer.Option(
+        "--distance-bias",
+        metavar="RATE",
+        help="Prefer near nodes by this rate, or auto: by size; of several, 0.1,0.3, copies take one each in turn.",
+    ),
+]
+
+
+def bias_set(table: str, given: str | None) -> list[str]:
+    """`--distance-bias` as an override of that table's key."""
+    if given is None:
+        return []
+    return [f"{table}.distance_bias={given if given.strip().isalpha() else f'[{given}]'}"]
+
 
 def recipe_for(target: str, n: int | None, overrides: list[str] | None) -> Recipe:
     """The recipe in a file, or the defaults for a problem; `--n` and `--set` on top."""

@@ -9,7 +9,7 @@ import typer
 
 from cnf_cli.cli import complete
 from cnf_cli.cli.context import Context, command
-from cnf_cli.cli.run_stage import Alias, Force, Launch, NoDeps, Nodes, Plan, Sets, Target, recipe_for
+from cnf_cli.cli.run_stage import Alias, Bias, Force, Launch, NoDeps, Nodes, Plan, Sets, Target, bias_set, recipe_for
 
 if TYPE_CHECKING:
     from cnf_cli.pipeline.stage import Task
@@ -134,6 +134,7 @@ def attack(
     white_box: Annotated[
         bool, typer.Option("--white-box", help="Attack every model of the ensemble, and keep a sample.")
     ] = False,
+    distance_bias: Bias = None,
     plan: Plan = False,
     force: Force = False,
     no_deps: NoDeps = False,
@@ -143,7 +144,7 @@ def attack(
     from cnf_cli.stages import attack as stage
 
     sets = [f"attack.count={count}"] * (count is not None) + [f"attack.steps={steps}"] * (steps is not None)
-    recipe = recipe_for(target, n, [*sets, *(set_ or ())])
+    recipe = recipe_for(target, n, [*sets, *bias_set("attack", distance_bias), *(set_ or ())])
     task = stage.task(recipe, start(ctx, recipe, policy, plan=plan), artifact(ctx, data), white_box=white_box)
     Launch(ctx, recipe.runtime, plan=plan, force=force, deps=not no_deps, alias=alias).run(task)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from cnf_cli.engine import random
 from cnf_cli.engine.base import Engine, Tables
+from cnf_cli.policies.biased import Biased
 from cnf_cli.problems.base import BaseProblem
 from cnf_cli.problems.instances import Instances
 
@@ -147,9 +148,11 @@ def _best(
 ) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"], Int[Tensor, "b t"], Int[Tensor, "b t"]]:
     """(cost, cost without copies, best tour, best tour without copies) of each instance."""
     copies = problem.augment(inst, augment) if augment > 1 else inst
+    copy = torch.arange(len(copies)) % augment
     costs, tours = [], []
     for cut in _cuts(len(copies), rows):
-        tour, cost = rollout(policy, problem, copies[cut], engine, seeds=None if seeds is None else seeds[cut])
+        turned = policy.at(copy[cut]) if isinstance(policy, Biased) else policy
+        tour, cost = rollout(turned, problem, copies[cut], engine, seeds=None if seeds is None else seeds[cut])
         at = _first_best(cost)
         costs.append(cost.gather(1, at[:, None])[:, 0])
         tours.append(tour.gather(1, at[:, None, None].expand(-1, 1, tour.shape[-1]))[:, 0])

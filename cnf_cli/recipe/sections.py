@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 Count = Annotated[int, Field(ge=1, le=10**12)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -14,6 +14,20 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Distribution = Literal["uniform", "rotation", "explosion", "gaussian_mixture"]
 Mix = Annotated[tuple[Distribution, ...], Field(max_length=16)]
 Size = Annotated[int, Field(ge=2, le=10_000)]
+
+
+def _rates(given: Any) -> Any:
+    """One number or several as a tuple, empty where there is no bias; anything else is refused."""
+    if given == "auto":
+        return given
+    rates = tuple(given) if isinstance(given, tuple | list) else (given,)
+    good = all(isinstance(rate, int | float) and not isinstance(rate, bool) and 0 <= rate <= 100 for rate in rates)
+    if not good or len(rates) > 128:
+        raise ValueError('must be a number from 0 to 100, a list of such numbers, or "auto"')
+    return tuple(map(float, rates)) if any(rates) else ()
+
+
+DistanceBias = Annotated[tuple[float, ...] | Literal["auto"], BeforeValidator(_rates)]
 
 
 class Section(BaseModel):
@@ -115,8 +129,10 @@ class PretrainSection(LossSection):
 class AttackSection(Section):
     """How instances are made harder."""
 
+    added: ClassVar[tuple[str, ...]] = ("distance_bias",)
     kind: str = Field("attribute", description="attack plugin: `cnf list attacks`")
     count: Count = Field(1000, description="clean instances to attack when a data set is made")
+    distance_bias: DistanceBias = Field((), description="of the attacked policies, as evaluate.distance_bias")
     seed: Seed = 1234
 
 
@@ -161,6 +177,7 @@ class TrainSection(Section):
 class EvaluateSection(Section):
     """What is measured, and how hard the policy may try."""
 
+    added: ClassVar[tuple[str, ...]] = ("distance_bias",)
     count: Count = Field(1000, description="instances per generated set")
     augment: int = Field(
         8,
@@ -169,6 +186,9 @@ class EvaluateSection(Section):
         description="copies per instance: 1 to 8; atsp: 1 to 128, and 16 where nothing is given",
     )
     decode: Literal["greedy", "sample"] = Field("greedy", description="how a rollout picks its moves")
+    distance_bias: DistanceBias = Field(
+        (), description="how much nearer nodes are preferred: a rate, a list (copies take turns), auto = by n; 0 = not"
+    )
     solver: str = Field("auto", description="reference solver: `cnf solvers`")
     seed: Seed = 4321
 

@@ -64,9 +64,13 @@ def for_recipe(recipe: Recipe, given: Sequence[Named], solvers: Solvers) -> tupl
         solvers.set_of(CLEAN.format(dist=recipe.problem.dist), clean, kind, nodes, "none"),
         solvers.set_of(FIXED, fixed, kind, nodes, "none"),
     ]
+    # A white box is the policy as it is measured; the fixed set is made against the one as it was trained.
+    bias = recipe.attack.distance_bias or recipe.evaluate.distance_bias
+    own = replace(recipe, attack=recipe.attack.model_copy(update={"distance_bias": bias}))
     for k, (_, policy) in enumerate(policies):
         # One model attacked as an ensemble of one is the fixed set itself: no second attack with other random numbers.
-        made = fixed if k == 0 and not _several(policy) else attack.task(recipe, policy, clean, white_box=True)
+        same = k == 0 and not _several(policy) and own == recipe
+        made = fixed if same else attack.task(own, policy, clean, white_box=True)
         one = solvers.set_of(WHITE, made, kind, nodes, "none", only=k)
         sets.append(replace(one, solved=()))
     return sets, policies

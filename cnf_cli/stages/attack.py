@@ -74,7 +74,7 @@ def run(job: Job) -> Result:
     section, white_box = job.section("attack"), job.section("set").white_box
     source = dataset.load(job.inputs["clean"].path("data.h5"))
     with set_up(job.runtime) as setup:
-        ensemble = load_models(job.inputs["policy"], setup.device)
+        ensemble = load_models(job.inputs["policy"], setup.device).biased(section.distance_bias)
         attack = plugins.create("attacks", section, ensemble.problem, setup.engine)
         clean = ensemble.problem.from_block(source.blocks[0])[: section.count]
         groups = [[model] for model in ensemble.policies] if white_box else [ensemble.policies]

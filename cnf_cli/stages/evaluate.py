@@ -11,7 +11,7 @@ from cnf_cli.errors import RecipeError
 from cnf_cli.pipeline.stage import Stage, Task
 from cnf_cli.stages.files import write_atomic
 from cnf_cli.stages.job import Job, Result
-from cnf_cli.stages.protocol import ProtocolSection, SetEntry
+from cnf_cli.stages.protocol import ProtocolSection, SetEntry, told_bias
 
 if TYPE_CHECKING:
     from cnf_cli.store import Manifest
@@ -38,7 +38,7 @@ def task(
     command: str = "cnf evaluate",
     **protocol: Any,
 ) -> Task:
-    """The evaluation of these methods on these sets; `protocol` holds augment, decode, normalise, seed."""
+    """The evaluation of these methods on these sets; `protocol` holds augment, decode, distance_bias and so on."""
     if not policies and not solvers:
         raise RecipeError("nothing to evaluate", hint="--with ID for a policy, --solver NAME for a solver")
     inputs: dict[str, Task | Manifest] = {}
@@ -48,7 +48,7 @@ def task(
     inputs |= {f"policy-{k}": source for k, (_, source) in enumerate(policies)}
     section = ProtocolSection(
         sets=tuple(SetEntry(name=one.name, only=one.only) for one in sets),
-        policies=tuple(name for name, _ in policies),
+        policies=tuple(name + told_bias(protocol.get("distance_bias", ())) for name, _ in policies),
         solvers=tuple(solvers),
         **protocol,
     )

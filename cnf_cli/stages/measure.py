@@ -32,7 +32,10 @@ def measure(job: Job, protocol: ProtocolSection) -> list[tuple[SetEntry, Dataset
     out = []
     timings: list[dict[str, Any]] = []
     with set_up(job.runtime) as setup:
-        ensembles = [load_models(job.inputs[f"policy-{k}"], setup.device) for k in range(len(protocol.policies))]
+        ensembles = [
+            load_models(job.inputs[f"policy-{k}"], setup.device).biased(protocol.distance_bias)
+            for k in range(len(protocol.policies))
+        ]
         for s, entry in enumerate(protocol.sets):
             data = dataset.load(job.inputs[f"data-{s}"].path("data.h5"))
             extra: list[dict[str, Any]] = [{"set": np.full(len(block), s, "i4")} for block in data.blocks]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import nn
 from cnf_cli import plugins
 from cnf_cli.errors import ArtifactError
 from cnf_cli.formats import checkpoint
+from cnf_cli.policies.biased import Rates, biased
 from cnf_cli.problems.base import BaseProblem
 from cnf_cli.recipe.build import build_section
 from cnf_cli.recipe.sections import PolicySection, ProblemSection
@@ -27,6 +28,10 @@ class Ensemble:
     policies: list[Any]
     problem_section: ProblemSection
     policy_section: PolicySection
+
+    def biased(self, rates: Rates) -> Ensemble:
+        """The same policies with a bias at decoding; unchanged without rates."""
+        return replace(self, policies=biased(self.policies, self.problem, rates)) if rates else self
 
 
 def make_problem(section: ProblemSection) -> BaseProblem:

@@ -56,7 +56,7 @@ def columns_of(data: Dataset, entry: SetEntry, methods: Sequence[str]) -> Iterat
 
 def told_protocol(protocol: ProtocolSection, sets: Sequence[Dataset]) -> dict[str, Any]:
     """The protocol as plain values, each set with digests of its instances and of its references."""
-    told = protocol.model_dump(mode="json")
+    told = protocol.identity()
     for entry, data in zip(told["sets"], sets, strict=True):
         entry |= {"instances": _digest(data, False), "reference": _digest(data, True), "solver": data.solver}
         entry["count"] = len(data)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from cnf_cli.recipe.sections import Section, Seed
+from cnf_cli.recipe.sections import DistanceBias, Section, Seed
 
 if TYPE_CHECKING:
     from cnf_cli.store import Manifest
@@ -25,13 +25,21 @@ class SetEntry(Section):
 class ProtocolSection(Section):
     """How hard a policy may try, and what it is tried on."""
 
+    added: ClassVar[tuple[str, ...]] = ("distance_bias",)
     sets: tuple[SetEntry, ...]
     policies: tuple[str, ...] = ()
     solvers: tuple[str, ...] = ()
     augment: int = Field(8, ge=1, le=128, description="symmetric copies per instance")
     decode: Literal["greedy", "sample"] = "greedy"
+    distance_bias: DistanceBias = Field((), description="how much nearer nodes are preferred than the networks say")
     normalise: Normalise = Field("auto", description="how coordinates are brought to the unit square")
     seed: Seed = 4321
+
+
+def told_bias(rates: tuple[float, ...] | str) -> str:
+    """What a policy's name in tables says of a bias at decoding."""
+    told = rates if isinstance(rates, str) else ", ".join(f"{rate:g}" for rate in rates)
+    return f" (distance bias {told})" if told else ""
 
 
 def unequal(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
@@ -75,6 +83,7 @@ class Roll:
                     continue  # made against another method
                 source = manifest.inputs.get(f"solver-{k - len(policies)}-{s}" if solver else f"policy-{k}")
                 digest = source.digest if source else f"{manifest.key} {k}"
+                digest += "" if solver else told_bias(protocol.get("distance_bias", ()))  # biased, it is another
                 name = self._name(method, f"solver {method}" if solver else digest, tag)
                 answered = f"{digest} {entry['instances']}"
                 if self.met.setdefault((entry["name"], name), answered) != answered:

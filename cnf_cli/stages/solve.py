@@ -14,6 +14,7 @@ from cnf_cli.store import Manifest, Store
 
 if TYPE_CHECKING:
     from cnf_cli.formats.item import Item
+    from cnf_cli.policies.biased import Rates
     from cnf_cli.stages.models import Ensemble
     from cnf_cli.stages.setup import Setup
 
@@ -30,6 +31,7 @@ def solve_files(
     problem: str | None = None,
     capacity: float | None = None,
     note: Callable[[str], None] | None = None,
+    distance_bias: Rates = (),
 ) -> Iterator[dict[str, Any]]:
     """One row per instance; without `policy` the one that fits the instance's size best, which is said.
 
@@ -60,7 +62,7 @@ def solve_files(
         ensembles: dict[str, Ensemble] = {}
         for item, manifest in zip(items, chosen, strict=True):
             if manifest.key not in ensembles:
-                ensembles[manifest.key] = load_models(Artifact(store, manifest), setup.device)
+                ensembles[manifest.key] = load_models(Artifact(store, manifest), setup.device).biased(distance_bias)
                 _check(ensembles[manifest.key], manifest, found.problem)
             row = _solve_one(item, ensembles[manifest.key], setup, shown, write_to)
             yield {**row, "policy": manifest.checks.get("known") or manifest.key}

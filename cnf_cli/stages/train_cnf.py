@@ -25,6 +25,8 @@ def task(recipe: Recipe, init: Task | Manifest | None = None) -> Task:
     """The recipe's hardened ensemble, from its pretrained policy or from another artifact's weights."""
     policy = init if init is not None else pretrain.task(recipe)
     sections = recipe.sections("problem", "attack", "train")
+    # Models in training are attacked as they are, so how they may be decoded later is no part of this.
+    sections["attack"] = recipe.attack.model_copy(update={"distance_bias": ()})
     command = f"cnf train-cnf {recipe.source}"
     return Task(STAGE, sections, {"policy": policy}, alias=f"{recipe.name}/train-cnf", command=command)
 
