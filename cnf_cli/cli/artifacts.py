@@ -141,12 +141,18 @@ def path(
 def export(
     ctx: Context,
     artifact: Id,
-    folder: Annotated[Path, typer.Argument(help="Folder to copy the files to.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to copy the files to, or FILE.tar.")],
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
 ) -> None:
-    """Copy an artifact's files out of the store, under their names, checked on the way."""
+    """Copy an artifact out of the store with its manifest and all it was made from; `cnf import` takes it in again."""
     key = ctx.resolve(artifact)
-    files = [str(p) for p in ctx.store.export(key, folder, overwrite=force)]
+    written = ctx.store.send(key, folder, overwrite=force)
+    top = folder.absolute()
+    beside = [p for p in written if p == top / "manifest.json" or top / "lineage" in p.parents]
+    files = [str(p) for p in written if p not in beside]
+    ctx.say(
+        f"with its manifest and history ({len(beside)} more files)" if beside else f"the whole of it is in {folder}"
+    )
     ctx.emit({"id": key, "files": files}, "\n".join(files))
 
 

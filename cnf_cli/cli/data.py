@@ -120,12 +120,29 @@ def import_(
     plan: Plan = False,
     force: Force = False,
 ) -> None:
-    """Take data sets (.pkl, TSPLIB, VRPLIB, CSV, HDF5) or POMO checkpoints (.pt) into the store."""
+    """Take data sets (.pkl, TSPLIB, VRPLIB, CSV, HDF5), POMO checkpoints (.pt) or exported artifacts into the store."""
     from cnf_cli.recipe.sections import RuntimeSection
     from cnf_cli.stages import imported as stage
+    from cnf_cli.store.bundle import is_export
 
+    if len(files) == 1 and is_export(files[0]):
+        return _take_in(ctx, files[0], alias, plan=plan, force=force)
     task = stage.task(files, solutions=solutions, problem=problem, capacity=capacity, heads=heads)
     Launch(ctx, RuntimeSection(), plan=plan, force=force, alias=alias).run(task)
+    return None
+
+
+def _take_in(ctx: Context, path: Path, alias: str | None, *, plan: bool, force: bool) -> None:
+    """The exported artifact is in this store; its id goes to stdout."""
+    from cnf_cli.stages.exported import take_in
+
+    if plan:
+        return ctx.emit({"plan": [{"stage": "import", "state": "miss", "file": str(path)}]}, f"{path}: an export")
+    made = take_in(ctx.store, path, replace=force)
+    if alias:
+        ctx.store.tag(alias, made.key)
+    ctx.say(f"{made.stage} {made.key[:12]}, with its history, as its sender's manifest tells it")
+    return ctx.emit({"id": made.key, "stage": made.stage, "checks": made.checks}, made.key)
 
 
 def solve(

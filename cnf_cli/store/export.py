@@ -26,19 +26,22 @@ def copy_out(sources: Mapping[str, Path], outputs: Mapping[str, Output], dest: P
         return [_copy(source, outputs[name], dest, name) for name, source in sources.items()]
 
 
+def checked(data: Iterator[bytes], want: Output, name: str, at: str) -> Iterator[bytes]:
+    """The blocks; an ArtifactError at their end if they are not what the manifest promises."""
+    digest, size = hashlib.sha256(), 0
+    for block in data:
+        digest.update(block)
+        size += len(block)
+        if size > want.size:
+            break
+        yield block
+    if digest.hexdigest() != want.sha256 or size != want.size:
+        hint = "`cnf verify --deep`, then run the command that made it again"
+        raise ArtifactError(f"output {name!r} is damaged", at=at, hint=hint)
+
+
 def _copy(source: Path, want: Output, dest: Path, name: str) -> Path:
     *folders, last = name.split("/")
-    place, digest = disk.folder(dest, *folders), hashlib.sha256()
-
-    def checked() -> Iterator[bytes]:
-        for block in disk.chunks(source):
-            digest.update(block)
-            yield block
-        if digest.hexdigest() != want.sha256:
-            raise ArtifactError(
-                f"output {name!r} is damaged",
-                at=str(source),
-                hint="`cnf verify --deep`, then run the command that made it again",
-            )
-
-    return disk.publish(disk.spool(place, checked(), 0o666), place, last)
+    place = disk.folder(dest, *folders)
+    data = checked(disk.chunks(source), want, name, str(source))
+    return disk.publish(disk.spool(place, data, 0o666), place, last)

@@ -6,12 +6,12 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from cnf_cli.errors import ArtifactError, did_you_mean
-from cnf_cli.store import disk, garbage, upkeep
+from cnf_cli.store import bundle, disk, garbage, upkeep
 from cnf_cli.store.export import copy_out
 from cnf_cli.store.manifest import CAP, FORMAT, Input, Manifest, Output, check_name, is_hash
 from cnf_cli.store.reports import Lineage, Report, Sweep, Usage
@@ -265,6 +265,21 @@ class Store:
         outputs = self._need(key).outputs
         sources = {name: self.open(key, name) for name in sorted(outputs)}
         return copy_out(sources, outputs, Path(dest).absolute(), overwrite=overwrite)
+
+    def send(self, key: str, dest: Path, *, overwrite: bool = False) -> list[Path]:
+        """The artifact, its manifest and all it was made from are in a folder, or in one file if its name is *.tar."""
+        self._need(key)
+        if self.find(key) is None:
+            self.export(key, dest)  # raises the error that says which output is damaged
+        sources, dest = bundle.contents(self, key), Path(dest).absolute()
+        if dest.suffix == ".tar":
+            return bundle.write_tar(sources, dest, overwrite=overwrite)
+        files = {name: path for name, (path, _) in sources.items()}
+        return copy_out(files, {name: out for name, (_, out) in sources.items()}, dest, overwrite=overwrite)
+
+    def take_in(self, path: Path, check: Callable[[str, Path], None], *, replace: bool = False) -> Manifest:
+        """What `send` wrote is in this store with the same key and history; `check` may refuse a file."""
+        return bundle.take_in(self, bundle.read(Path(path).absolute()), check, replace=replace)
 
     # ---- upkeep
 
