@@ -117,17 +117,34 @@ def import_(
     problem: Problem = None,
     capacity: Capacity = None,
     heads: Annotated[int | None, typer.Option(help="Attention heads of a checkpoint of unusual width.")] = None,
+    norm: Annotated[
+        str | None, typer.Option(help="Norm of a checkpoint that does not tell it: instance, layer or batch.")
+    ] = None,
+    one_hot_seeds: Annotated[
+        int | None, typer.Option(min=1, help="One-hot seeds that a MatNet checkpoint was trained with.")
+    ] = None,
     plan: Plan = False,
     force: Force = False,
 ) -> None:
-    """Take data sets (.pkl, TSPLIB, VRPLIB, CSV, HDF5), POMO checkpoints (.pt) or exported artifacts into the store."""
+    """Take data sets (.pkl, TSPLIB, VRPLIB, CSV, HDF5), checkpoints of POMO and MatNet (.pt) or exported artifacts in."""
+    from cnf_cli.errors import DataError
     from cnf_cli.recipe.sections import RuntimeSection
     from cnf_cli.stages import imported as stage
     from cnf_cli.store.bundle import is_export
 
     if len(files) == 1 and is_export(files[0]):
         return _take_in(ctx, files[0], alias, plan=plan, force=force)
-    task = stage.task(files, solutions=solutions, problem=problem, capacity=capacity, heads=heads)
+    if norm not in (None, "instance", "layer", "batch"):
+        raise DataError(f"'{norm}' is no norm of a policy", hint="--norm instance, --norm layer or --norm batch")
+    task = stage.task(
+        files,
+        solutions=solutions,
+        problem=problem,
+        capacity=capacity,
+        heads=heads,
+        norm=norm,
+        one_hot_seeds=one_hot_seeds,
+    )
     Launch(ctx, RuntimeSection(), plan=plan, force=force, alias=alias).run(task)
     return None
 

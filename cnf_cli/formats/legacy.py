@@ -1,10 +1,12 @@
-"""Torch checkpoints of the POMO family, converted to our parameter names. The only file that calls `torch.load`."""
+"""Torch checkpoints of POMO and MatNet, converted to our parameter names. The only file that calls `torch.load`."""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import math
 import re
+import struct
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -15,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 from cnf_cli.errors import DataError
 from cnf_cli.formats.dataset import Array
 from cnf_cli.formats.files import read_bytes
+from cnf_cli.formats.legacy_names import HINT, Mapped, mapped, router_names
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 MAX_CHECKPOINT = 1 << 30
-MAX_LAYERS = 256
 MAX_MODELS = 64
+ROUTER = "routing_model_state_dict"
 # Published files whose content has been looked at; any other is imported with a warning.
 KNOWN = {
     "2e1d6de4f0c08deab1585bf1cd6e09581e90d426964e375bf3045fad4ec8c758": "AMDKD CVRP100",
@@ -31,36 +34,6 @@ KNOWN = {
     "2a1b05e0c4e214b0087a3fdfe9e932374d392df0a9772bf299b148395dff5ffd": "AMDKD TSP20",
     "39a65c0ecc7400258f444a9bf65d1ae5ab10f24563168e7ac23db596381e89f4": "AMDKD TSP50",
 }
-_LAYER = {
-    "Wq": "q",
-    "Wk": "k",
-    "Wv": "v",
-    "multi_head_combine": "combine",
-    "addAndNormalization1.norm": "norm1",
-    "addAndNormalization2.norm": "norm2",
-    "add_n_normalization_1.norm": "norm1",
-    "add_n_normalization_2.norm": "norm2",
-    "addAndNormalization1.norm_by_EMB": "norm1",
-    "addAndNormalization2.norm_by_EMB": "norm2",
-    "add_n_normalization_1.norm_by_EMB": "norm1",
-    "add_n_normalization_2.norm_by_EMB": "norm2",
-    "feedForward.W1": "ff1",
-    "feedForward.W2": "ff2",
-    "feed_forward.W1": "ff1",
-    "feed_forward.W2": "ff2",
-}
-_REST = {
-    "encoder.embedding": "embed.node",
-    "encoder.embedding_depot": "embed.depot",
-    "encoder.embedding_node": "embed.node",
-    "decoder.Wq_first": "decoder.first",
-    "decoder.Wq_last": "decoder.last",
-    "decoder.Wk": "decoder.k",
-    "decoder.Wv": "decoder.v",
-    "decoder.multi_head_combine": "decoder.combine",
-}
-_LAYER_NAME = re.compile(r"encoder\.layers\.(\d{1,3})\.(.+)")
-_HINT = "supported: POMO for TSP and CVRP (upstream, AMDKD, CNF), saved with torch.save"
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,47 +42,122 @@ class Checkpoint:
 
     problem: str
     models: tuple[dict[str, Tensor], ...]
-    width: int
-    layers: int
-    heads: int
-    feed_forward: int
-    norm: str
+    policy: dict[str, str | int]
+    """The recipe's `[policy]` section for these weights."""
     left_out: tuple[str, ...]
-    """What the file holds besides the policies."""
+    """What the file holds besides the policies and their router."""
     sha256: str
     known: str = ""
     """The published file this is, '' if its digest is not in the table."""
-
-    @property
-    def policy(self) -> dict[str, str | int]:
-        """The recipe's `[policy]` section for these weights."""
-        keys = ("width", "layers", "heads", "feed_forward", "norm")
-        return {"kind": "pomo", **{key: getattr(self, key) for key in keys}}
+    router: dict[str, Tensor] | None = None
+    """The weights of the router they were trained with, under our names."""
+    told: tuple[str, ...] = ()
+    """What the user had to say about the network, because no weight does."""
 
 
-def load_checkpoint(path: Path, heads: int | None = None, norm: str | None = None) -> Checkpoint:
-    """The policies in a .pt file; a file that is not POMO for TSP or CVRP is refused with the reason.
+@dataclass(frozen=True)
+class Untold:
+    """What weights do not tell about a network, and a user may; None where nothing was said."""
 
-    Neither the number of heads nor the kind of a norm without statistics can be read off the weights.
+    heads: int | None = None
+    norm: str | None = None
+    one_hot_seeds: int | None = None
+
+
+def load_checkpoint(path: Path, said: Untold = Untold()) -> Checkpoint:  # noqa: B008 - it is frozen
+    """The policies in a .pt file, and their router; a file that is no POMO or MatNet is refused with the reason.
+
+    What the weights leave open (`Untold`) is asked for where no published file answers it.
     """
     data = read_bytes(path, MAX_CHECKPOINT)
     _check_zip(data, path)
-    states, left_out = _states(_torch_load(data, str(path)), str(path))
-    first = _Mapped(states[0], str(path))
-    models = tuple(_Mapped(state, str(path)).renamed(first.shapes()) for state in states)
+    content = _torch_load(data, str(path))
+    states, left_out = _states(content, str(path))
+    first = mapped(states[0], str(path))
+    models = tuple(mapped(state, str(path)).renamed(first.shapes()) for state in states)
     digest = hashlib.sha256(data).hexdigest()
+    known = KNOWN.get(digest, "")
+    router = _router(content, first.problem, len(models), str(path))
+    policy, told = _policy(first, said, router, known)
+    left_out = [name for name in left_out if name != ROUTER or router is None]
     return Checkpoint(
         problem=first.problem,
         models=models,
-        width=first.width,
-        layers=first.layers,
-        heads=_heads(first.width, heads, str(path)),
-        feed_forward=first.feed_forward,
-        norm="batch" if first.statistics else norm or "instance",
+        policy=policy,
         left_out=tuple(sorted({*left_out, *first.left_out})),
         sha256=digest,
-        known=KNOWN.get(digest, ""),
+        known=known,
+        router=router,
+        told=told,
     )
+
+
+def _router(content: Any, problem: str, models: int, at: str) -> dict[str, Tensor] | None:
+    state = content.get(ROUTER) if isinstance(content, Mapping) else None
+    return router_names(dict(state), problem, models, at) if state and _is_state(state) else None
+
+
+def _policy(
+    first: Mapped, said: Untold, router: dict[str, Tensor] | None, known: str
+) -> tuple[dict[str, str | int], tuple[str, ...]]:
+    """(the `[policy]` section, what of it the user said)."""
+    told = []
+    heads = first.heads or _heads(first.width, said.heads, first.at)
+    if said.heads not in (None, heads):
+        raise DataError(f"this network has {heads} heads, not {said.heads}", at=first.at, hint="leave out `--heads`")
+    policy: dict[str, str | int] = {"kind": first.kind, "width": first.width, "layers": first.layers}
+    policy |= {"heads": heads, "feed_forward": first.feed_forward}
+    if first.kind == "pomo":
+        policy["norm"] = _norm(first, said.norm, known)
+        if said.norm:
+            told.append(f"its norm is {said.norm}")
+    elif said.norm not in (None, "instance"):
+        raise DataError(f"{first.kind} has instance norm only, not {said.norm}", at=first.at, hint="leave out `--norm`")
+    if first.kind == "matnet":
+        policy["one_hot_seeds"] = _one_hot_seeds(first, said.one_hot_seeds, router)
+        if said.one_hot_seeds:
+            told.append(f"it was trained with {said.one_hot_seeds} one-hot seeds")
+    return policy, tuple(told)
+
+
+def _norm(first: Mapped, said: str | None, known: str) -> str:
+    """Which norm it is: statistics are batch norm's; without them instance, layer and batch norm look alike."""
+    if first.statistics:
+        if said not in (None, "batch"):
+            raise DataError(
+                f"it keeps running statistics, which {said} norm does not", at=first.at, hint="--norm batch"
+            )
+        return "batch"
+    if said in first.norms:
+        return said
+    if said is not None:
+        raise DataError(
+            f"{said} norm without running statistics is none of ours",
+            at=first.at,
+            hint="batch norm is imported with its statistics (track_running_stats = True)",
+        )
+    if known:
+        return "instance"
+    raise DataError(
+        "a checkpoint does not tell instance norm from layer norm, nor from batch norm without statistics",
+        at=first.at,
+        hint="say it: `--norm instance` (upstream's and CNF's default) or `--norm layer`",
+    )
+
+
+def _one_hot_seeds(first: Mapped, said: int | None, router: dict[str, Tensor] | None) -> int:
+    """How many one-hot seeds it was trained with; the published router reads n*n costs, and n seeds are the default."""
+    flat = 0 if router is None else router["embed.flat.weight"].shape[1]
+    seeds = said or math.isqrt(flat)
+    if not 1 <= seeds <= first.width:
+        raise DataError(
+            "a checkpoint does not tell with how many one-hot seeds it was trained"
+            if not seeds
+            else f"{seeds} one-hot seeds do not fit into a width of {first.width}",
+            at=first.at,
+            hint="say it: `--one-hot-seeds 20` for instances of 20 nodes (`one_hot_seed_cnt` in its recipe)",
+        )
+    return seeds
 
 
 def storage(data: bytes) -> Array:
@@ -127,13 +175,41 @@ def storage(data: bytes) -> Array:
     return array
 
 
+class _Float64:
+    """Stands for `numpy.dtype` while a checkpoint is read: that of a float64 in this machine's order and no other."""
+
+    def __init__(self, kind: str, align: bool = False, copy: bool = True) -> None:
+        if kind != "f8":
+            raise ValueError(f"Unsupported global numpy.dtype({kind!r}): of numpy's numbers only float64 is read")
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        if state != (3, "<", None, None, None, -1, -1, 0):
+            raise ValueError("Unsupported global numpy.dtype: this float64 is none of numpy's own")
+
+
+def _float64(kind: _Float64, data: bytes) -> float:
+    """The number in a pickled numpy.float64."""
+    if type(kind) is not _Float64 or type(data) is not bytes or len(data) != 8:
+        raise ValueError("Unsupported global numpy scalar: only float64 is read")
+    return float(struct.unpack("<d", data)[0])
+
+
+# Trainers log the numbers that numpy gave them: numpy's own name for such a scalar, before and since its version 2.
+_SCALARS: list[Any] = [
+    (_Float64, "numpy.dtype"),
+    (_float64, "numpy.core.multiarray.scalar"),
+    (_float64, "numpy._core.multiarray.scalar"),
+]
+
+
 def _torch_load(data: bytes, at: str) -> Any:
     import torch
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+            with torch.serialization.safe_globals(_SCALARS):
+                return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds on a damaged or hostile file
         text = str(error)
         found = re.search(r"(?:Unsupported global|Unsupported class|GLOBAL) (\S+)", text)
@@ -141,7 +217,7 @@ def _torch_load(data: bytes, at: str) -> Any:
             what = f"it holds more than tensors{f' ({found[1][:80]})' if found else ''}"
         else:
             what = (text.splitlines() or [type(error).__name__])[0][:120]
-        raise DataError(f"this torch file is refused: {what}", at=at, hint=_HINT) from None
+        raise DataError(f"this torch file is refused: {what}", at=at, hint=HINT) from None
 
 
 def _check_zip(data: bytes, path: Path) -> None:
@@ -153,7 +229,7 @@ def _check_zip(data: bytes, path: Path) -> None:
     except (zipfile.BadZipFile, ValueError, OverflowError, NotImplementedError, OSError):
         raise DataError(f"{path.name} is truncated", at=str(path), hint="download it again") from None
     if total > len(data):  # torch stores its tensors uncompressed
-        raise DataError(f"{path.name} declares {total} bytes and has {len(data)}", at=str(path), hint=_HINT)
+        raise DataError(f"{path.name} declares {total} bytes and has {len(data)}", at=str(path), hint=HINT)
 
 
 def _states(content: Any, at: str) -> tuple[list[dict[str, Tensor]], list[str]]:
@@ -164,7 +240,7 @@ def _states(content: Any, at: str) -> tuple[list[dict[str, Tensor]], list[str]]:
         content = content["model_state_dict"]
     states = list(content) if isinstance(content, list | tuple) else [content]
     if not 1 <= len(states) <= MAX_MODELS or not all(_is_state(state) for state in states):
-        raise DataError("this file holds no state dict of a model", at=at, hint=_HINT)
+        raise DataError("this file holds no state dict of a model", at=at, hint=HINT)
     return [{str(k).removeprefix("module."): v for k, v in state.items()} for state in states], left_out
 
 
@@ -187,104 +263,3 @@ def _heads(width: int, heads: int | None, at: str) -> int:
     if width % found:
         raise DataError(f"width {width} is not a multiple of {found} heads", at=at, hint="say the right `--heads`")
     return found
-
-
-class _Mapped:
-    """One state dict under our names, with what its shapes say about the architecture."""
-
-    def __init__(self, state: dict[str, Tensor], at: str) -> None:
-        self.at = at
-        self.problem = self._problem(state)
-        self.tensors: dict[str, Tensor] = {}
-        self.left_out: list[str] = []
-        for name, tensor in state.items():
-            ours = _our_name(name)
-            if ours is not None:
-                self.tensors[ours] = tensor
-            elif name.startswith(("encoder.", "decoder.")) and not name.endswith("num_batches_tracked"):
-                raise self.error(f"its parameter {name[:80]} has no place in POMO")
-            else:
-                self.left_out.append(name)
-        self.statistics = any(name.endswith("running_mean") for name in self.tensors)
-        self.width = self._size("embed.node.weight")
-        self.feed_forward = self._size("layers.0.ff1.weight")
-        self.layers = 1 + max(int(name.split(".")[1]) for name in self.tensors if name.startswith("layers."))
-        if self.layers > MAX_LAYERS:
-            raise self.error(f"it has {self.layers} layers")
-
-    def error(self, what: str) -> DataError:
-        return DataError(f"this checkpoint does not fit: {what}", at=self.at, hint=_HINT)
-
-    def _problem(self, state: dict[str, Tensor]) -> str:
-        if "encoder.embedding.weight" in state:
-            return "tsp"
-        if "encoder.embedding_depot.weight" in state:
-            return "cvrp"
-        if any("row_encoding_block" in name for name in state):
-            raise self.error("it is a MatNet (ATSP), which is not imported yet")
-        raise self.error(f"its first parameter is {next(iter(state))[:80]}, not an embedding of nodes")
-
-    def _size(self, name: str) -> int:
-        tensor = self.tensors.get(name)
-        if tensor is None or tensor.ndim != 2:
-            raise self.error(f"{name} is missing")
-        return int(tensor.shape[0])
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The exact table of names and shapes that this architecture has in the file."""
-        d, f = self.width, self.feed_forward
-        out: dict[str, tuple[int, ...]] = {"embed.node.weight": (d, 3 if self.problem == "cvrp" else 2)}
-        out["embed.node.bias"] = (d,)
-        if self.problem == "cvrp":
-            out |= {"embed.depot.weight": (d, 2), "embed.depot.bias": (d,)}
-        for i in range(self.layers):
-            at = f"layers.{i}."
-            out |= {f"{at}{x}.weight": (d, d) for x in ("q", "k", "v", "combine")}
-            out |= {f"{at}ff1.weight": (f, d), f"{at}ff1.bias": (f,), f"{at}ff2.weight": (d, f)}
-            own: tuple[str, ...] = (
-                "combine.bias",
-                "ff2.bias",
-                "norm1.weight",
-                "norm1.bias",
-                "norm2.weight",
-                "norm2.bias",
-            )
-            own += tuple(f"norm{k}.running_{s}" for k in (1, 2) for s in ("mean", "var")) if self.statistics else ()
-            out |= {at + x: (d,) for x in own}
-        out |= {f"decoder.{x}.weight": (d, d) for x in ("k", "v", "combine")}
-        out["decoder.combine.bias"] = (d,)
-        out["decoder.last.weight"] = (d, d + 1) if self.problem == "cvrp" else (d, d)
-        if self.problem == "tsp":
-            out["decoder.first.weight"] = (d, d)
-        return out
-
-    def renamed(self, expect: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
-        """The tensors, checked against the table; CVRP's joint query map is split into node and load."""
-        import torch
-
-        odd = sorted(set(expect) ^ set(self.tensors))
-        if odd:
-            raise self.error(f"{odd[0]} is {'missing' if odd[0] in expect else 'unexpected'}")
-        for name, shape in expect.items():
-            tensor = self.tensors[name]
-            if tuple(tensor.shape) != shape or tensor.dtype != torch.float32:
-                raise self.error(f"{name} is {tensor.dtype} {tuple(tensor.shape)}, expected float32 {shape}")
-            if tensor.layout != torch.strided or not bool(torch.isfinite(tensor).all()):
-                raise self.error(f"{name} holds NaN or infinite values")
-        out = {name: self.tensors[name].detach().clone().contiguous() for name in sorted(expect)}
-        if self.problem == "cvrp":
-            joint = out["decoder.last.weight"]
-            out["decoder.last.weight"] = joint[:, :-1].clone().contiguous()
-            out["decoder.load.weight"] = joint[:, -1:].clone().contiguous()
-        return out
-
-
-def _our_name(name: str) -> str | None:
-    """Our name for a parameter of the POMO family, None where there is none."""
-    stem, _, kind = name.rpartition(".")
-    if kind not in ("weight", "bias", "running_mean", "running_var"):
-        return None
-    if layer := _LAYER_NAME.fullmatch(stem):
-        ours = _LAYER.get(layer[2])
-        return f"layers.{int(layer[1])}.{ours}.{kind}" if ours else None
-    return f"{_REST[stem]}.{kind}" if stem in _REST else None

@@ -27,7 +27,7 @@ def read_any(
     problem: str | None = None,
     capacity: float | None = None,
     solutions: Path | None = None,
-    heads: int | None = None,
+    said: legacy.Untold = legacy.Untold(),  # noqa: B008 - it is frozen
     on_file: Callable[[Path], None] = lambda _: None,
 ) -> Dataset | legacy.Checkpoint:
     """One data set of all instances, or one checkpoint; `on_file` hears of every file before it is opened."""
@@ -41,7 +41,7 @@ def read_any(
             raise DataError(f"{files[kinds.index(kind)].name} must be imported alone", at=str(files[kinds.index(kind)]))
     if kinds == ["torch"]:
         on_file(files[0])
-        return legacy.load_checkpoint(files[0], heads=heads)
+        return legacy.load_checkpoint(files[0], said)
     if kinds == ["hdf5"] and solutions is None:
         return _require(dataset.load(files[0]), problem)
     reader = _Reader(problem, capacity, on_file)

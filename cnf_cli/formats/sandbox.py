@@ -16,7 +16,7 @@ from cnf_cli.errors import ArtifactError, DataError
 from cnf_cli.formats import dataset
 from cnf_cli.formats.dataset import Dataset
 from cnf_cli.formats.files import file_size
-from cnf_cli.formats.legacy import Checkpoint
+from cnf_cli.formats.legacy import Checkpoint, Untold
 from cnf_cli.regular_files import blocks, explained, write_atomic
 from cnf_cli.supervised import Supervised
 
@@ -47,7 +47,7 @@ def read_safely(
     problem: str | None = None,
     capacity: float | None = None,
     solutions: Path | None = None,
-    heads: int | None = None,
+    said: Untold = Untold(),  # noqa: B008 - it is frozen
     *,
     digests: Sequence[str] | None = None,
     memory: int = MEMORY,
@@ -62,7 +62,7 @@ def read_safely(
         "problem": problem,
         "capacity": capacity,
         "solutions": None if solutions is None else str(solutions),
-        "heads": heads,
+        "said": vars(said),
         "digests": digests,
         "memory": memory,
         "seconds": seconds,
@@ -96,13 +96,17 @@ def _result(folder: Path, code: int | None, first: str, seconds: int) -> Dataset
     )
 
 
+_KEYS = ("problem", "policy", "sha256", "known")
+_LISTS = ("left_out", "told")
+
+
 def _save_checkpoint(path: Path, found: Checkpoint) -> None:
     from cnf_cli.formats import checkpoint
 
-    keys = ("problem", "width", "layers", "heads", "feed_forward", "norm", "sha256", "known")
-    meta = {"kind": "import", "models": len(found.models), "left_out": list(found.left_out)}
+    meta = {"kind": "import", "models": len(found.models), **{key: list(getattr(found, key)) for key in _LISTS}}
     tensors = {f"{i}.{name}": t for i, model in enumerate(found.models) for name, t in model.items()}
-    checkpoint.save(path, tensors, {**meta, **{key: getattr(found, key) for key in keys}})
+    tensors |= {f"router.{name}": t for name, t in (found.router or {}).items()}
+    checkpoint.save(path, tensors, {**meta, **{key: getattr(found, key) for key in _KEYS}})
 
 
 def _load_checkpoint(path: Path) -> Checkpoint:
@@ -111,11 +115,12 @@ def _load_checkpoint(path: Path) -> Checkpoint:
     try:
         tensors, meta = checkpoint.load(path)
         models: list[dict[str, Any]] = [{} for _ in range(int(meta["models"]))]
+        router: dict[str, Any] = {}
         for name, tensor in tensors.items():
             index, _, rest = name.partition(".")
-            models[int(index)][rest] = tensor
-        keys = ("problem", "width", "layers", "heads", "feed_forward", "norm", "sha256", "known")
-        return Checkpoint(models=tuple(models), left_out=tuple(meta["left_out"]), **{key: meta[key] for key in keys})
+            (router if index == "router" else models[int(index)])[rest] = tensor
+        plain: dict[str, Any] = {key: meta[key] for key in _KEYS} | {key: tuple(meta[key]) for key in _LISTS}
+        return Checkpoint(models=tuple(models), router=router or None, **plain)
     except (ArtifactError, KeyError, ValueError, IndexError, TypeError) as error:
         raise DataError(f"the import failed: {error}", at=str(path)) from None
 
@@ -146,7 +151,8 @@ def main() -> int:
         copies = _copies(files, folder, request["digests"], on_file)
         asked |= zip(copies, files, strict=True)
         given = copies.pop() if solutions else None
-        found = read.read_any(copies, request["problem"], request["capacity"], given, request["heads"], on_file)
+        said = Untold(**request["said"])
+        found = read.read_any(copies, request["problem"], request["capacity"], given, said, on_file)
         if isinstance(found, Dataset):
             dataset.save(folder / "result.h5", found)
         else:

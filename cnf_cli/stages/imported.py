@@ -15,12 +15,14 @@ from cnf_cli.recipe.sections import Section
 from cnf_cli.stages.job import Job, Result
 
 VERSION = 1
+SMALL = 8
+"""Nodes of the map on which an imported policy must prove that it can answer."""
 
 
 class ImportSection(Section):
     """What was imported, by content, and how it was read."""
 
-    added: ClassVar[tuple[str, ...]] = ("tables",)
+    added: ClassVar[tuple[str, ...]] = ("tables", "norm", "one_hot_seeds")
     files: tuple[str, ...] = Field(description="sha256 of each file, in the order given")
     names: tuple[str, ...] = Field(description="the files' names: instances and their order take theirs from them")
     solutions: str | None = None
@@ -29,6 +31,8 @@ class ImportSection(Section):
     capacity: float | None = None
     heads: int | None = None
     tables: int = Field(1, description="how CSV is read: 2 = with one separator and one decimal mark")
+    norm: str | None = None
+    one_hot_seeds: int | None = None
 
 
 def task(
@@ -38,6 +42,8 @@ def task(
     problem: str | None = None,
     capacity: float | None = None,
     heads: int | None = None,
+    norm: str | None = None,
+    one_hot_seeds: int | None = None,
 ) -> Task:
     """The artifact made of these files; its key follows from their content and names."""
     from cnf_cli.formats.read import expand
@@ -51,6 +57,8 @@ def task(
         problem=problem,
         capacity=capacity,
         heads=heads,
+        norm=norm,
+        one_hot_seeds=one_hot_seeds,
         # What an earlier version made of 6,96;0 is not found again under the key of today's reading.
         tables=2 if any(path.suffix.lower() in (".csv", ".txt", ".tsv") for path in files) else 1,
     )
@@ -79,6 +87,7 @@ def _digest(path: Path) -> str:
 def run(job: Job) -> Result:
     """Writes data.h5, or one model file per policy."""
     from cnf_cli.formats.dataset import Dataset
+    from cnf_cli.formats.legacy import Untold
     from cnf_cli.formats.sandbox import read_safely
 
     section = job.section("import")
@@ -86,7 +95,8 @@ def run(job: Job) -> Result:
         job.bars.say(f"not instance files, left alone: {', '.join(job.local['skipped'][:10])}")
     paths, solutions = job.local["paths"], job.local["solutions"]
     digests = [*section.files, *filter(None, [section.solutions])]
-    found = read_safely(paths, section.problem, section.capacity, solutions, section.heads, digests=digests)
+    said = Untold(section.heads, section.norm, section.one_hot_seeds)
+    found = read_safely(paths, section.problem, section.capacity, solutions, said, digests=digests)
     return _data(job, found) if isinstance(found, Dataset) else _policies(job, found)
 
 
@@ -100,6 +110,7 @@ def _data(job: Job, found: Any) -> Result:
 
 
 def _policies(job: Job, found: Any) -> Result:
+    from cnf_cli.formats import checkpoint
     from cnf_cli.recipe.build import build_section
     from cnf_cli.stages.models import fit, make_policy, make_problem, save_models
 
@@ -110,15 +121,49 @@ def _policies(job: Job, found: Any) -> Result:
     for tensors in found.models:
         policy = make_policy(policy_section, problem)
         fit(policy, tensors, str(job.local["paths"][0]))
+        answers(policy, problem, str(job.local["paths"][0]))
         models.append(policy)
     warnings = []
     if found.left_out:
         warnings.append(f"left out, not part of the policy: {', '.join(found.left_out)}")
     if not found.known:
         warnings.append(f"no published file is known with sha256 {found.sha256[:16]}...: trust it as far as its source")
+    if found.told:
+        warnings.append(f"taken on your word, because no weight tells: {'; '.join(found.told)}")
     files = save_models(job.work, models, problem_section, policy_section)
+    if found.router is not None:
+        files["router.safetensors"] = job.work / "router.safetensors"
+        checkpoint.save(files["router.safetensors"], found.router, {"kind": "router"})
     checks = {"problem": found.problem, "models": len(models), "known": found.known, "warnings": warnings}
     return Result(files, checks)
+
+
+def answers(policy: Any, problem: Any, at: str) -> None:
+    """Raises unless the policy gives every move of a plain tour on a small map a probability.
+
+    Weights can be finite and yet so large that every score is infinite or no number.
+    """
+    import torch
+
+    from cnf_cli.engine.torch import TorchEngine
+
+    nodes = min(SMALL, getattr(policy, "one_hot_seeds", SMALL))
+    inst = problem.sample(2, rng=torch.Generator().manual_seed(0), n=nodes)
+    # With a depot one customer at a time: 0 1 0 2 0 ...; the other starts follow in turn.
+    if problem.depots:
+        starts = [torch.arange(nodes).roll(-k) + 1 for k in range(nodes)]
+        tours = torch.stack([torch.stack([torch.zeros_like(s), s], 1).flatten() for s in starts])
+    else:
+        tours = torch.stack([torch.arange(nodes).roll(-k) for k in range(nodes)])
+    with torch.no_grad():
+        tables = policy.eval().encode(inst)
+        log_prob = TorchEngine().log_prob(tables, problem.world(inst), tours.expand(len(inst), -1, -1))
+    if not bool(log_prob.isfinite().all()):
+        raise DataError(
+            f"this policy cannot answer: its scores on a map of {nodes} nodes are not finite",
+            at=at,
+            hint="its weights are finite and far too large: is the file damaged, or did its training diverge?",
+        )
 
 
 STAGE = Stage("imported", VERSION, run, title=lambda _: "import files")

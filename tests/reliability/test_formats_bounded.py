@@ -21,6 +21,7 @@ import torch
 from cnf_cli.errors import ArtifactError, DataError
 from cnf_cli.formats import checkpoint, legacy, sandbox, tours, tsplib
 from cnf_cli.formats.dataset import Block, Dataset, load, save
+from cnf_cli.formats.legacy import Untold
 from cnf_cli.formats.read import read_any
 from tests.conftest import ROOT
 from tests.reliability.test_formats_mutate import mutate
@@ -61,7 +62,7 @@ def test_every_truncation_of_a_checkpoint_is_named(tmp_path: Path) -> None:
         for length in (0, 1, 100, len(data) // 2, len(data) - 1):
             (tmp_path / "b.pt").write_bytes(data[:length])
             with pytest.raises(DataError):
-                read_any([tmp_path / "b.pt"], heads=4)
+                read_any([tmp_path / "b.pt"], said=Untold(heads=4, norm="instance"))
 
 
 # Promise 11: our own checkpoints.

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from cnf_cli.errors import DataError
-from cnf_cli.formats import legacy
+from cnf_cli.formats import legacy, legacy_names
+from cnf_cli.formats.legacy import Untold
 from cnf_cli.policies.pomo import Params, Policy
 from cnf_cli.problems import cvrp, tsp
 
@@ -45,17 +49,18 @@ def state(
     return {name: torch.rand(shape, generator=rng) + 0.1 for name, shape in shapes.items()}
 
 
-def load(tmp_path: Path, content: Any, heads: int | None = 4) -> legacy.Checkpoint:
+def load(tmp_path: Path, content: Any, heads: int | None = 4, norm: str | None = "instance") -> legacy.Checkpoint:
     torch.save(content, tmp_path / "a.pt")
-    return legacy.load_checkpoint(tmp_path / "a.pt", heads=heads)
+    return legacy.load_checkpoint(tmp_path / "a.pt", Untold(heads, norm))
 
 
 @pytest.mark.parametrize("problem", ["tsp", "cvrp"])
 @pytest.mark.parametrize("norm", ["instance", "batch"])
 def test_imported_weights_fit_our_policy_exactly(tmp_path: Path, problem: str, norm: str) -> None:
     """The converted tensors are precisely the state dict of the policy their section describes."""
-    found = load(tmp_path, {"model_state_dict": state(problem, statistics=norm == "batch")})
-    assert (found.problem, found.width, found.layers, found.feed_forward, found.norm) == (problem, 16, 2, 24, norm)
+    found = load(tmp_path, {"model_state_dict": state(problem, statistics=norm == "batch")}, norm=norm)
+    sizes = {"width": 16, "layers": 2, "heads": 4, "feed_forward": 24}
+    assert (found.problem, found.policy) == (problem, {"kind": "pomo", **sizes, "norm": norm})
     plugin = {"tsp": tsp, "cvrp": cvrp}[problem]
     policy = Policy(Params(**found.policy), plugin.Problem(plugin.Params(kind=problem)))
     missing = policy.load_state_dict(found.models[0], strict=True)
@@ -65,7 +70,7 @@ def test_imported_weights_fit_our_policy_exactly(tmp_path: Path, problem: str, n
 def test_the_joint_query_of_cvrp_is_split() -> None:
     """Upstream's (d, d+1) query map becomes the node's (d, d) part and the load's (d, 1) column."""
     given = state("cvrp")
-    mapped = legacy._Mapped(given, "a.pt")
+    mapped = legacy_names.mapped(given, "a.pt")
     found = mapped.renamed(mapped.shapes())
     joint = given["decoder.Wq_last.weight"]
     assert torch.equal(torch.cat([found["decoder.last.weight"], found["decoder.load.weight"]], 1), joint)
@@ -85,7 +90,7 @@ def test_every_container_of_the_family_is_understood(tmp_path: Path, zipped: boo
     ]
     for content, count in cases:
         torch.save(content, tmp_path / "a.pt", _use_new_zipfile_serialization=zipped)
-        found = legacy.load_checkpoint(tmp_path / "a.pt", heads=4)
+        found = legacy.load_checkpoint(tmp_path / "a.pt", Untold(4, "instance"))
         assert len(found.models) == count
         assert torch.equal(found.models[0]["layers.1.ff2.weight"], one["encoder.layers.1.feedForward.W2.weight"])
     assert found.known == ""
@@ -93,10 +98,10 @@ def test_every_container_of_the_family_is_understood(tmp_path: Path, zipped: boo
 
 
 def test_what_is_left_out_is_named(tmp_path: Path) -> None:
-    """Router, optimizer and distillation heads are not part of a policy, and the result says which were there."""
+    """Optimizer, logs and distillation heads are not part of a policy, and the result says which were there."""
     content = {
         "model_state_dict": [{**state(), "W_hidden.weight": torch.zeros(2, 2)}],
-        "routing_model_state_dict": {"x": torch.zeros(1)},
+        "routing_model_state_dict": None,
         "optimizer_state_dict": [{"lr": 0.1}],
         "epoch": 7,
     }
@@ -127,7 +132,9 @@ def changed(name: str, value: torch.Tensor | None) -> State:
         (changed("decoder.Wq_1.weight", torch.zeros(16, 16)), "decoder.Wq_1.weight has no place"),
         (changed("encoder.layers.9.Wq.weight", torch.zeros(16, 16)), "missing"),
         ([state(), state(d=8)], "expected float32"),
-        ({"encoder.layers.0.row_encoding_block.Wq.weight": torch.zeros(2, 2)}, "MatNet"),
+        ({"encoder.layers.0.row_encoding_block.Wq.weight": torch.zeros(2, 2)}, "layers.0.row.ff1.weight is missing"),
+        ({"encoder.layers.0.row_encoding_block.W_x.weight": torch.zeros(2, 2)}, "no place in matnet"),
+        ({"model_state_dict": state(), "routing_model_state_dict": {"W1.weight": torch.zeros(2)}}, "its router's"),
         ({"fc.weight": torch.zeros(2, 2)}, "fc.weight"),
         ({"a": 1}, "no state dict"),
         ([], "no state dict"),
@@ -143,7 +150,7 @@ def test_another_architecture_is_refused_with_the_reason(tmp_path: Path, content
 
 def test_heads_must_be_known(tmp_path: Path) -> None:
     """Weights do not tell the number of heads: 8 for the published widths, asked for otherwise."""
-    assert load(tmp_path, state(d=64), heads=None).heads == 8
+    assert load(tmp_path, state(d=64), heads=None).policy["heads"] == 8
     with pytest.raises(DataError, match="heads") as caught:
         load(tmp_path, state(d=16), heads=None)
     assert "--heads" in str(caught.value.hint)
@@ -151,17 +158,102 @@ def test_heads_must_be_known(tmp_path: Path) -> None:
         load(tmp_path, state(d=16), heads=5)
 
 
-def test_public_weights(shared: Path) -> None:
-    """All six AMDKD files load, are recognised, and their distillation heads are named."""
-    files = sorted((shared / "weights").glob("*.pt"))
-    assert len(files) == 6
-    for path in files:
-        found = legacy.load_checkpoint(path)
-        assert found.problem == ("cvrp" if "cvrp" in path.name else "tsp")
-        assert found.policy == {
-            "kind": "pomo", "width": 64, "layers": 6, "heads": 8, "feed_forward": 512, "norm": "instance",
-        }  # fmt: skip
-        assert found.left_out == ("W_embed.weight", "W_hidden.weight")
-        assert found.known.lower() == path.stem.replace("-pomo-", " ")
-        group = {"cvrp": ("embed.depot.weight", (64, 2)), "tsp": ("decoder.first.weight", (64, 64))}[found.problem]
-        assert tuple(found.models[0][group[0]].shape) == group[1]
+def test_the_norm_is_asked_for_where_no_weight_tells_it(tmp_path: Path) -> None:
+    """Instance, layer and batch norm without statistics look alike, so that the user says which, and it is told on."""
+    with pytest.raises(DataError, match="does not tell instance norm from layer norm") as caught:
+        load(tmp_path, state(), norm=None)
+    assert "--norm" in str(caught.value.hint)
+    for norm in ("instance", "layer"):
+        found = load(tmp_path, state(), norm=norm)
+        assert found.policy["norm"] == norm
+        assert found.told == (f"its norm is {norm}",)
+    with pytest.raises(DataError, match="batch norm without running statistics"):
+        load(tmp_path, state(), norm="batch")
+
+
+def test_the_norm_is_not_asked_for_where_it_is_known(tmp_path: Path) -> None:
+    """Running statistics mean batch norm, and to say another is a contradiction."""
+    assert load(tmp_path, state(statistics=True), norm=None).policy["norm"] == "batch"
+    with pytest.raises(DataError, match="keeps running statistics"):
+        load(tmp_path, state(statistics=True), norm="layer")
+
+
+def module_scalar(*parts: Any) -> None:
+    """Stands in a pickle for the scalar of one version of numpy, until its name is put in its place."""
+
+
+class Scalar:
+    """A number that pickles as numpy's float64 did in one of its versions."""
+
+    def __init__(self, value: float, kind: str = "f8") -> None:
+        self.kind, self.data = np.dtype(kind), np.array(value, kind).tobytes()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return module_scalar, (self.kind, self.data)
+
+
+def with_numpy_scalars(path: Path, log: Any, module: str = "numpy.core.multiarray") -> None:
+    """A checkpoint of the authors' trainer, its log beside the weights; `Scalar`s come from `module`."""
+    buffer = io.BytesIO()
+    content = {"epoch": 3, "model_state_dict": state(), "result_log": log}
+    torch.save(content, buffer, _use_new_zipfile_serialization=True)
+    with zipfile.ZipFile(buffer) as old, zipfile.ZipFile(path, "w") as new:
+        for name in old.namelist():
+            data = old.read(name)
+            if name.endswith("data.pkl"):
+                data = data.replace(f"c{__name__}\nmodule_scalar\n".encode(), f"c{module}\nscalar\n".encode())
+            new.writestr(name, data)
+
+
+def test_a_trainers_log_may_hold_float64_scalars_of_both_numpys(tmp_path: Path) -> None:
+    """The log of the authors' trainer holds numpy.float64 under the name before numpy 2, since, or both: all load."""
+    new = np.float64(7.25)
+    assert type(new).__reduce__(new)[0].__module__ == "numpy._core.multiarray"
+    log = ({"train_score", "val_gap"}, {"train_score": [[1, Scalar(7.5)], [2, new]], "val_gap": [[1, Scalar(0.5)]]})
+    with_numpy_scalars(tmp_path / "both.pt", log)
+    data = (tmp_path / "both.pt").read_bytes()
+    assert b"numpy.core.multiarray\nscalar" in data
+    assert b"numpy._core.multiarray\nscalar" in data
+    found = legacy.load_checkpoint(tmp_path / "both.pt", Untold(4, "instance"))
+    assert found.left_out == ("epoch", "result_log")
+    content = legacy._torch_load(data, "both.pt")
+    assert content["result_log"][1] == {"train_score": [[1, 7.5], [2, 7.25]], "val_gap": [[1, 0.5]]}
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        [np.float32(1)],
+        [np.int64(1)],
+        [np.zeros(2)],
+        [np.datetime64(1, "s")],
+        [np.dtype("O")],
+        [Scalar(1.0, ">f8")],
+        [np.float64],
+    ],
+)
+def test_no_other_numpy_object_is_read(tmp_path: Path, log: Any) -> None:
+    """What numpy can pickle beside a float64 scalar stays refused."""
+    with_numpy_scalars(tmp_path / "a.pt", log)
+    with pytest.raises(DataError, match="refused"):
+        legacy.load_checkpoint(tmp_path / "a.pt", Untold(4, "instance"))
+
+
+PUBLIC = (*(f"amdkd-pomo-{problem}{n}.pt" for problem in ("cvrp", "tsp") for n in (20, 50, 100)),)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_weights(shared: Path, name: str) -> None:
+    """Each of the six AMDKD files loads, is recognised, and its distillation heads are named."""
+    path = shared / "weights" / name
+    if not path.exists():
+        pytest.skip(f"{name} is not in the public data")
+    found = legacy.load_checkpoint(path)
+    assert found.problem == ("cvrp" if "cvrp" in name else "tsp")
+    assert found.policy == {
+        "kind": "pomo", "width": 64, "layers": 6, "heads": 8, "feed_forward": 512, "norm": "instance",
+    }  # fmt: skip
+    assert found.left_out == ("W_embed.weight", "W_hidden.weight")
+    assert found.known.lower() == path.stem.replace("-pomo-", " ")
+    group = {"cvrp": ("embed.depot.weight", (64, 2)), "tsp": ("decoder.first.weight", (64, 64))}[found.problem]
+    assert tuple(found.models[0][group[0]].shape) == group[1]

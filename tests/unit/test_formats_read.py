@@ -14,6 +14,7 @@ import torch
 from cnf_cli.errors import DataError
 from cnf_cli.formats import sandbox
 from cnf_cli.formats.dataset import Dataset, save
+from cnf_cli.formats.legacy import Untold
 from cnf_cli.formats.read import read_any
 from cnf_cli.formats.sniff import sniff
 from tests.unit.test_formats_tsplib import SQUARE, VAN, WEIGHTS, explicit, listed
@@ -221,10 +222,12 @@ def test_the_sandbox_returns_a_checkpoint(tmp_path: Path) -> None:
     from tests.unit.test_formats_legacy import state
 
     torch.save({"model_state_dict": [state(seed=1), state(seed=2)], "epoch": 3}, tmp_path / "a.pt")
-    here, there = (read([tmp_path / "a.pt"], heads=4) for read in (read_any, sandbox.read_safely))
+    said = Untold(heads=4, norm="instance")
+    here, there = (read([tmp_path / "a.pt"], said=said) for read in (read_any, sandbox.read_safely))
     assert not isinstance(here, Dataset)
     assert not isinstance(there, Dataset)
-    assert (here.policy, here.left_out, here.sha256) == (there.policy, there.left_out, there.sha256)
+    assert (here.policy, here.left_out, here.told) == (there.policy, there.left_out, there.told)
+    assert here.sha256 == there.sha256
     for a, b in zip(here.models, there.models, strict=True):
         assert set(a) == set(b)
         assert all(torch.equal(a[name], b[name]) for name in a)
