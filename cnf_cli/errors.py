@@ -40,6 +40,12 @@ class ArtifactError(CnfError):
     code = 3
 
 
+class NoAnswer(CnfError):
+    """A policy ran and its numbers are no answer."""
+
+    code = 1
+
+
 class MissingDependency(CnfError):
     """An optional dependency is not installed."""
 

@@ -13,6 +13,7 @@ from cnf_cli.attacks.gradient import Rolled, roll
 from cnf_cli.engine.base import Engine
 from cnf_cli.policies.run import Encoder
 from cnf_cli.problems.instances import Instances, concatenate
+from cnf_cli.problems.load import Loads, loads
 
 _COPIES = 3
 """The candidate and two mirror images; with them the choice is nearly that of an exact solver (docs/method.md)."""
@@ -64,16 +65,16 @@ class Hardest:
         tours = torch.stack([torch.nn.functional.pad(t, (0, longest - t.shape[1])) for t in self.known], 1)
         known = self.problem.cost(inst, tours)
         if inst.demand is not None:
-            known = known.masked_fill(~_feasible(inst.demand, tours), torch.inf)
+            known = known.masked_fill(~_feasible(loads(inst.demand, inst.capacity), tours), torch.inf)
         cheapest = torch.minimum(known.amin(-1), cost)
         return torch.where(cheapest > 1e-9, cost / cheapest.clamp_min(1e-9) - 1, torch.zeros_like(cost))
 
 
-def _feasible(demand: Float[Tensor, "b n"], tours: Int[Tensor, "b p t"]) -> Tensor:
+def _feasible(loads: Loads, tours: Int[Tensor, "b p t"]) -> Tensor:
     """True where no route of a tour carries more than the capacity: demands differ between candidates."""
-    load = torch.zeros(tours.shape[:2], device=demand.device)
+    load = loads.demand.new_zeros(tours.shape[:2])
     good = torch.ones_like(load, dtype=torch.bool)
     for node in tours.long().unbind(-1):
-        load = torch.where(node == 0, torch.zeros_like(load), load + demand.gather(1, node))
-        good &= load <= 1 + 1e-5
+        load = torch.where(node == 0, torch.zeros_like(load), load + loads.demand.gather(1, node))
+        good &= load <= loads.limit[:, None]
     return good

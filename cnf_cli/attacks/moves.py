@@ -12,6 +12,7 @@ from torch import Tensor
 
 from cnf_cli.attacks.base import MOVED
 from cnf_cli.problems.instances import Instances
+from cnf_cli.problems.load import whole_units
 
 MOST_DEMAND = 9
 """Demands are whole units in 1..9, as the generator draws them."""
@@ -124,9 +125,7 @@ def units_of(clean: Instances) -> Float[Tensor, "b n"]:
     """Demands in units."""
     assert clean.demand is not None
     assert clean.capacity is not None
-    units = clean.demand * clean.capacity[:, None]
-    near = units.round()
-    return torch.where((units - near).abs() < 1e-3, near, units)
+    return whole_units(clean.demand, clean.capacity)[0].to(clean.demand.dtype)
 
 
 def near_units(units: Float[Tensor, "b n"], clean: Instances, most: int) -> Float[Tensor, "b n"]:

@@ -51,7 +51,7 @@ class Router(nn.Module):
             return [bend(self.embed["node"](_matrix_nodes(inst.matrix))).mean(1)]
         if inst.demand is None:
             return [bend(self.embed["node"](inst.xy)).mean(1)]
-        depot, nodes, demand = inst.xy[:, :1], inst.xy[:, 1:], inst.demand[:, 1:, None]
+        depot, nodes, demand = inst.xy[:, :1], inst.xy[:, 1:], inst.demand[:, 1:, None].to(inst.xy.dtype)
         if "depot_alone" in self.embed:
             alone = [self.embed["depot_alone"](depot[:, 0]), self.embed["demand_alone"](demand).mean(1)]
             return [self.embed["node"](nodes).mean(1), *alone]

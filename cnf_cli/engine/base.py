@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from cnf_cli.errors import DataError, NoAnswer
 from cnf_cli.problems.world import World
 
 __all__ = ["Engine", "Layer", "Mixing", "Tables", "World"]
@@ -49,6 +50,25 @@ class Tables:
 
     def with_(self, **changes: Tensor) -> Tables:
         return replace(self, **changes)  # type: ignore[arg-type]
+
+
+def not_finite(tables: Tables) -> NoAnswer:
+    """The error of a step at which the score of an open node is no finite number, with what probably is the cause."""
+    broken = [name for name, x in tables.tensors() if not bool(x.isfinite().all())]
+    return NoAnswer(
+        "the policy's scores are no finite numbers, so there is no next node to choose",
+        at=f"tables of the encoder that hold NaN or infinite numbers: {', '.join(broken)}" if broken else None,
+        hint="its weights are far too large or damaged (a training that diverged: lower its learning rate),"
+        " or the coordinates are far outside the unit square",
+    )
+
+
+def demand_too_large() -> DataError:
+    """The error of an instance no tour can serve."""
+    return DataError(
+        "a rollout cannot finish: some demand is larger than the vehicle's capacity",
+        hint="every customer must fit into one vehicle: split the demand, or give a larger capacity",
+    )
 
 
 @runtime_checkable

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cnf_cli.engine.base import Layer, Mixing, Tables, World
+from cnf_cli.engine.base import Layer, Mixing, Tables, World, demand_too_large, not_finite
 from cnf_cli.engine.layers import through
 from cnf_cli.engine.mixing import attend
 from cnf_cli.engine.torch import TorchEngine
@@ -96,17 +97,18 @@ class NativeEngine:
         room = n if world.demand is None else 2 * n + 1
         moves = torch.empty(b, p, room, dtype=torch.int16)
         length = torch.zeros(b, p, dtype=torch.int32)
-        _native.rollout(
-            _arrays(tables, world),
-            tables.heads,
-            tables.clip,
-            None if seeds is None else seeds.to("cpu", torch.int64).contiguous(),
-            moves,
-            length,
-            log_prob,
-            self._threads(),
-            self.instruction_set,
-        )
+        with _named(tables):
+            _native.rollout(
+                _arrays(tables, world),
+                tables.heads,
+                tables.clip,
+                None if seeds is None else seeds.to("cpu", torch.int64).contiguous(),
+                moves,
+                length,
+                log_prob,
+                self._threads(),
+                self.instruction_set,
+            )
         longest = room if world.demand is None else int(length.max()) if length.numel() else 2
         return moves[:, :, :longest].to(tables.key.device, torch.int64)
 
@@ -135,18 +137,19 @@ class NativeEngine:
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         total, log_prob = torch.zeros(len(weight)), torch.zeros(weight.shape)
         grads = _room(tables, world) if wanted else {}
-        _native.score(
-            _arrays(tables, world),
-            tables.heads,
-            tables.clip,
-            tours.to("cpu", torch.int64).contiguous(),
-            _plain(weight),
-            total,
-            log_prob,
-            list(grads.values()),
-            self._threads(),
-            self.instruction_set,
-        )
+        with _named(tables):
+            _native.score(
+                _arrays(tables, world),
+                tables.heads,
+                tables.clip,
+                tours.to("cpu", torch.int64).contiguous(),
+                _plain(weight),
+                total,
+                log_prob,
+                list(grads.values()),
+                self._threads(),
+                self.instruction_set,
+            )
         device, dtype = tables.key.device, weight.dtype
         return total.to(device, dtype), log_prob.to(device, dtype), grads
 
@@ -193,6 +196,17 @@ class _Score(torch.autograd.Function):
         return tuple(out)
 
 
+@contextmanager
+def _named(tables: Tables) -> Iterator[None]:
+    """What a kernel found wrong with the numbers, as the errors of the torch engine."""
+    try:
+        yield
+    except _native.CannotFinish:
+        raise demand_too_large() from None
+    except _native.NotFinite:
+        raise not_finite(tables) from None
+
+
 def _fits(tables: Tables) -> bool:
     nodes = tables.key.shape[1]
     return bool(tables.heads <= _native.MAX_HEADS and nodes <= _native.MAX_NODES)
@@ -204,6 +218,7 @@ def _plain(x: Tensor) -> Tensor:
 
 def _arrays(tables: Tables, world: World) -> Any:
     plain = {name: _plain(x) for name, x in tables.tensors()}
+    loads = None if world.demand is None else world.loads()
     return _native.Tables(
         plain["last"],
         plain["key"],
@@ -213,6 +228,8 @@ def _arrays(tables: Tables, world: World) -> Any:
         plain.get("first"),
         plain.get("load"),
         None if world.demand is None else _plain(world.demand),
+        None if loads is None else loads.demand.cpu().contiguous(),
+        None if loads is None else loads.limit.cpu().contiguous(),
         world.starts.to("cpu", torch.int64).contiguous(),
         plain.get("near"),
         plain.get("space"),

@@ -12,10 +12,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cnf_cli.engine import random
-from cnf_cli.engine.base import Layer, Mixing, Tables, World
+from cnf_cli.engine.base import Layer, Mixing, Tables, World, demand_too_large, not_finite
 
-SLACK = 1e-5
-"""A node is allowed while load + SLACK >= demand: float32 loads drift a little along a route."""
 SHARED = ("load", "fade")
 """Tables that all instances have in common."""
 _CHUNK = 1 << 23
@@ -51,9 +49,14 @@ class TorchEngine:
         )
         step = len(state.forced)
         tours[..., :step] = torch.stack(state.forced, -1)
+        broken = torch.zeros((), dtype=torch.bool, device=state.visited.device)
         while not state.done():
             allowed = state.allowed()
             score = heads.scores(state.place, allowed)
+            # Asked for at the end, so that a GPU need not wait at every step; until then every move is legal.
+            finite = score.isfinite()
+            broken |= (allowed & ~finite).any()
+            score = score.where(finite, 0.0)
             if stream is None:
                 # tanh and clipping keep the order, so the best raw score is the best move; ties go to the lowest index.
                 node = score.masked_fill(~allowed, -torch.inf).argmax(-1)
@@ -62,6 +65,8 @@ class TorchEngine:
             state.move(node)
             tours[..., step] = node
             step += 1
+        if broken:
+            raise not_finite(tables)
         return tours[..., :step].contiguous()
 
     @torch.no_grad()
@@ -165,12 +170,15 @@ def _replay(
         place = Place(torch.cat([s.start for s in seen], 1), torch.cat([s.at for s in seen], 1), left)
         mask = torch.cat(allowed, 1)
         chosen = torch.cat(tours[:, :, low : low + wide].unbind(-1), 1)
-        log_p = heads.log_softmax(heads.scores(place, mask), mask)
+        scores = heads.scores(place, mask)
+        if (mask & ~scores.detach().isfinite()).any():
+            raise not_finite(tables)
+        log_p = heads.log_softmax(scores, mask)
         yield log_p.gather(-1, chosen[..., None].long()).view(b, wide, p).sum(1)
 
 
 class Place(NamedTuple):
-    """What a decoder query depends on: where each rollout began, where it stands, what it can still carry."""
+    """What a decoder query depends on: where each rollout began, where it stands, what share it can still carry."""
 
     start: Int[Tensor, "b p"]
     at: Int[Tensor, "b p"]
@@ -185,10 +193,15 @@ class State:
         b, n, _ = tables.key.shape
         device = tables.key.device
         start = world.starts.to(device).long().expand(b, -1)
-        self.demand = world.demand
+        wide = torch.promote_types(tables.key.dtype, torch.float32)
+        self.demand = None if world.demand is None else world.demand.to(wide)
+        self.loads = None if world.demand is None else world.loads()
+        self.carried = torch.zeros(start.shape, dtype=torch.float64, device=device)
         self.place = Place(start, start, None if self.demand is None else self.demand.new_ones(start.shape))
         self.visited = torch.zeros(b, start.shape[1], n, dtype=torch.bool, device=device)
         self.moves = 0
+        if self.loads is not None and not (self.loads.demand <= self.loads.limit[:, None]).all():
+            raise demand_too_large()
         self.forced = (start,) if self.demand is None else (torch.zeros_like(start), start)
         """The moves that are made without asking the policy."""
         self.move(start)
@@ -201,16 +214,18 @@ class State:
         if self.demand is not None and load is not None:
             left = load - self.demand.gather(1, node)
             load = torch.where(node == 0, torch.ones_like(left), left)
+        if self.loads is not None:
+            self.carried = (self.carried + self.loads.demand.gather(1, node)).masked_fill(node == 0, 0.0)
         self.place = Place(self.place.start, node, load)
 
     def allowed(self) -> Bool[Tensor, "b p n"]:
-        """The nodes each rollout may visit next; never empty while all demands are at most 1."""
-        at, load = self.place.at, self.place.load
-        if self.demand is None or load is None:
+        """The nodes each rollout may visit next; never empty, since every demand fits into an empty vehicle."""
+        if self.loads is None:
             return ~self.visited
-        allowed = ~self.visited & ~(load[..., None] + SLACK < self.demand[:, None, :])
+        demand, limit = self.loads
+        allowed = ~self.visited & (demand[:, None, :] <= (limit[:, None] - self.carried)[..., None])
         # The depot is closed only to a vehicle that stands on it and still has customers to serve.
-        allowed[..., 0] = (at != 0) | self._served()
+        allowed[..., 0] = (self.place.at != 0) | self._served()
         return allowed
 
     def done(self) -> bool:
@@ -218,11 +233,7 @@ class State:
         n = self.visited.shape[-1]
         if self.demand is None:
             return self.moves >= n
-        if bool(((self.place.at == 0) & self._served()).all()):
-            return True
-        if self.moves >= 2 * n:  # each customer is followed by at most one return to the depot
-            raise ValueError("a rollout cannot finish: some demand is larger than the vehicle's capacity")
-        return False
+        return bool(((self.place.at == 0) & self._served()).all())
 
     def _served(self) -> Bool[Tensor, "b p"]:
         return self.visited[..., 1:].all(-1)

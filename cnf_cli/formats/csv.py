@@ -13,6 +13,7 @@ from cnf_cli.formats.files import read_text, stem
 from cnf_cli.formats.item import Item
 from cnf_cli.formats.tours import number_text
 from cnf_cli.formats.tsplib import MAX_NODES
+from cnf_cli.problems.load import limit
 from cnf_cli.regular_files import write_atomic
 
 _COLUMNS = ("x", "y", "demand")
@@ -106,7 +107,10 @@ def _item(
         raise DataError(
             f"the first node is the depot, its demand is {demand[0]:g}", at=f"{at}:{lines[0]}", hint="set it to 0"
         )
-    for bad, what in ((demand < 0, "is negative"), (demand > capacity, f"exceeds the capacity {capacity:g}")):
+    for bad, what in (
+        (demand < 0, "is negative"),
+        (demand > limit(demand, capacity), f"exceeds the capacity {capacity:g}"),
+    ):
         if bad.any():
             k = int(np.flatnonzero(bad)[0])
             raise DataError(f"demand {demand[k]:g} {what}", at=f"{at}:{lines[k]}")

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from cnf_cli.errors import DataError
 from cnf_cli.problems.distance import RULES
+from cnf_cli.problems.load import limit
 
 Array = NDArray[Any]
 Attr = str | int | float
@@ -193,7 +194,7 @@ def check_demand(demand: Array, capacity: Array) -> None:
         ((capacity <= 0)[:, None], "the capacity is not positive"),
         (demand < 0, "a demand is negative"),
         (demand[:, :1] != 0, "the depot has a demand"),
-        (demand > capacity[:, None] * (1 + 1e-9), "a demand exceeds the capacity"),
+        (demand > limit(demand, capacity)[:, None], "a demand exceeds the capacity"),
     )
     for bad, what in rules:
         if bad.any():

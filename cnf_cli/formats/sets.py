@@ -14,6 +14,7 @@ from cnf_cli.formats import legacy, pickles
 from cnf_cli.formats.dataset import Array
 from cnf_cli.formats.files import read_bytes
 from cnf_cli.formats.item import Item
+from cnf_cli.problems.load import limit
 
 MAX_PICKLE = 512 << 20
 SOLVERS = ("concorde", "lkh", "hgs")
@@ -110,10 +111,10 @@ class _Reader:
         xy = np.concatenate([np.array([self.numbers(k, depot, 2)], dtype="f8"), self.points(k, customers)])
         self.spend(k, len(customers))
         demand = np.array([0.0, *self.numbers(k, demands, len(customers))])
-        (limit,) = self.numbers(k, (capacity,), 1)
-        if limit <= 0 or demand.min() < 0 or demand.max() > limit:
-            raise self.error(k, f"has demands outside 0..{limit:g}, its capacity")
-        return Item("cvrp", xy=xy, demand=demand, capacity=float(limit), at=f"{self.at}: instance {k}")
+        (full,) = self.numbers(k, (capacity,), 1)
+        if full <= 0 or demand.min() < 0 or demand.max() > limit(demand, float(full)):
+            raise self.error(k, f"has demands outside 0..{full:g}, its capacity")
+        return Item("cvrp", xy=xy, demand=demand, capacity=float(full), at=f"{self.at}: instance {k}")
 
     def solution(self, k: int, row: Any) -> tuple[float, tuple[int, ...]]:
         if not isinstance(row, list | tuple) or len(row) != 2 or not isinstance(row[1], list | tuple):

@@ -10,6 +10,7 @@ from cnf_cli.formats.dataset import Array
 from cnf_cli.formats.files import read_text, stem
 from cnf_cli.formats.item import Item
 from cnf_cli.formats.lines import Parts, Section, cut
+from cnf_cli.problems.load import limit
 
 MAX_NODES = 1_000_000
 MAX_MATRIX = 10_000
@@ -229,7 +230,10 @@ def _check_demand(section: Section, demand: Array, depot: int, capacity: float, 
         raise section.error(
             f"DEMAND_SECTION: the depot, node {ids[depot]}, has demand {demand[depot]:g}", hint="set it to 0"
         )
-    for bad, what in ((demand < 0, "is negative"), (demand > capacity, f"exceeds the CAPACITY {capacity:g}")):
+    for bad, what in (
+        (demand < 0, "is negative"),
+        (demand > limit(demand, capacity), f"exceeds the CAPACITY {capacity:g}"),
+    ):
         if bad.any():
             k = int(np.flatnonzero(bad)[0])
             line = next((at for at, text in section.rows if text.split()[0] == str(ids[k])), None)

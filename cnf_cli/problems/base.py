@@ -13,6 +13,8 @@ from torch import Tensor
 
 from cnf_cli.errors import DataError
 from cnf_cli.problems.instances import Instances
+from cnf_cli.problems.load import FLOAT32_UNITS, whole_units
+from cnf_cli.problems.load import TOLERANCE as TOLERANCE  # the only slack; defined where no torch is needed
 from cnf_cli.problems.project import DemandRule, How, project
 from cnf_cli.problems.validate import check_tour
 from cnf_cli.problems.world import World
@@ -49,10 +51,11 @@ class BaseProblem(ABC):
     def world(self, inst: Instances, starts: int | Int[Tensor, " p"] | None = None) -> World:
         """The rules of `inst`; all starts, that many spread evenly over the nodes, or exactly these nodes."""
         if isinstance(starts, Tensor):
-            return World(starts.to(inst.device), inst.demand)
+            return World(starts.to(inst.device), inst.demand, inst.capacity)
         count = inst.nodes - self.depots
         few = count if starts is None else max(1, min(starts, count))
-        return World(torch.arange(few, device=inst.device) * count // few + self.depots, inst.demand)
+        evenly = torch.arange(few, device=inst.device) * count // few + self.depots
+        return World(evenly, inst.demand, inst.capacity)
 
     def distances(self, inst: Instances) -> Float[Tensor, "b n n"]:
         """Cost of going from each node to each other; its derivative is 0, not NaN, between equal points."""
@@ -98,7 +101,8 @@ class BaseProblem(ABC):
             raise DataError(f"this data {have} demands, so it is not a {self.kind}", hint="`cnf list problems`")
         demand = capacity = None
         if block.demand is not None and block.capacity is not None:
-            demand, capacity = _tensor(block.demand / block.capacity[:, None]), _tensor(block.capacity)
+            wide = np.float64 if block.capacity.max() > FLOAT32_UNITS else np.float32
+            demand, capacity = (_tensor(x, wide) for x in (block.demand / block.capacity[:, None], block.capacity))
         return Instances(_tensor(block.xy), demand, capacity)
 
     def normalise(self, block: Block) -> Instances:
@@ -117,17 +121,20 @@ class BaseProblem(ABC):
         if arrays["matrix"] is not None:
             more.setdefault("rule", "explicit")
         if arrays["demand"] is not None and arrays["capacity"] is not None:
-            units = arrays["demand"] * arrays["capacity"][:, None]
-            whole = units.round()
-            # Whole units come back whole: their share of the capacity was rounded to float32.
-            arrays["demand"] = np.where(np.abs(units - whole) <= 1e-6 * (1 + np.abs(whole)), whole, units)
+            assert inst.demand is not None
+            assert inst.capacity is not None
+            arrays["demand"] = _array(whole_units(inst.demand, inst.capacity)[0])
         return Block(**arrays, **more)
 
     def check(self, inst: Instances, i: int, tour: Sequence[int] | Int[Tensor, " t"]) -> float:
         """The float64 cost of a feasible tour of instance i, padding ignored; `InvalidTour` for any other."""
         nodes = [int(v) for v in (tour.tolist() if isinstance(tour, Tensor) else tour) if v >= 0]
-        row = {k: None if v is None else _array(v[i]) for k, v in vars(inst).items() if k != "capacity"}
-        return check_tour(nodes, xy=row["xy"], matrix=row["matrix"], demand=row["demand"])
+        row = {k: None if v is None else _array(v[i]) for k, v in vars(inst).items()}
+        demand, capacity = row["demand"], None
+        if inst.demand is not None and inst.capacity is not None:
+            units, _ = whole_units(inst.demand[i : i + 1], inst.capacity[i : i + 1])
+            demand, capacity = _array(units[0]), float(inst.capacity[i])
+        return check_tour(nodes, xy=row["xy"], matrix=row["matrix"], demand=demand, capacity=capacity)
 
     def _known(self, names: Sequence[str]) -> None:
         for name in names:
@@ -135,8 +142,8 @@ class BaseProblem(ABC):
                 raise ValueError(f"{self.kind} has no movable {name!r}; it has {', '.join(self.movable)}")
 
 
-def _tensor(array: Any) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+def _tensor(array: Any, dtype: Any = np.float32) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array, dtype=dtype))
 
 
 def _array(tensor: Tensor) -> Any:

@@ -64,7 +64,8 @@ class Problem(BaseProblem):
         """The depot's coordinates; each customer's coordinates and demand."""
         assert inst.xy is not None
         assert inst.demand is not None
-        return {"depot": inst.xy[:, :1], "node": torch.cat([inst.xy[:, 1:], inst.demand[:, 1:, None]], -1)}
+        demand = inst.demand[:, 1:, None].to(inst.xy.dtype)
+        return {"depot": inst.xy[:, :1], "node": torch.cat([inst.xy[:, 1:], demand], -1)}
 
     def masks(self, inst: Instances, names: Sequence[str]) -> dict[str, Bool[Tensor, "b n"]]:
         """Customers, depot and demands move separately; the depot's demand never does."""

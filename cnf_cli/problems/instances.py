@@ -19,7 +19,7 @@ class Instances:
 
     xy: Float[Tensor, "b n 2"] | None = None
     demand: Float[Tensor, "b n"] | None = None
-    """Share of the vehicle's capacity; 0 at the depot."""
+    """Share of the vehicle's capacity, float64 where the capacity is too large for float32; 0 at the depot."""
     capacity: Float[Tensor, " b"] | None = None
     """Capacity in units, so that units of demand = demand * capacity."""
     matrix: Float[Tensor, "b n n"] | None = None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cnf_cli.problems.distance import Array, legs
+from cnf_cli.problems.load import judged_limit
 
 
 class InvalidTour(ValueError):
@@ -61,12 +62,13 @@ def check_tour(
 
 
 def _check_loads(tour: Sequence[int], demand: Array, capacity: float | None) -> None:
-    limit = 1.0 if capacity is None else float(capacity)
+    full = 1.0 if capacity is None else float(capacity)
+    most = judged_limit(demand, full)
     carried, route = 0.0, 1
     for node in tour:
         if int(node) == 0:
             carried, route = 0.0, route + 1
             continue
         carried += float(demand[int(node)])
-        if carried > limit * (1 + 1e-6) + 1e-9:
-            raise InvalidTour(f"route {route - 1} carries {carried:g}, more than the capacity {limit:g}")
+        if carried > most:
+            raise InvalidTour(f"route {route - 1} carries {carried:.10g}, more than the capacity {full:.10g}")

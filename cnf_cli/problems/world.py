@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from cnf_cli.problems.load import Loads, loads
+
 
 @dataclass(frozen=True)
 class World:
@@ -19,4 +21,11 @@ class World:
     starts: Int[Tensor, " p"]
     """The node each of the p rollouts visits first (after the depot, where there is one)."""
     demand: Float[Tensor, "b n"] | None = None
-    """Share of the capacity; a node is allowed while load + 1e-5 >= demand."""
+    """Share of the capacity, as the policy reads it."""
+    capacity: Float[Tensor, " b"] | None = None
+    """Capacity in units; None where shares are all that is known."""
+
+    def loads(self) -> Loads:
+        """What the vehicles are filled with: a node is allowed while the load with its demand is within the limit."""
+        assert self.demand is not None
+        return loads(self.demand, self.capacity)

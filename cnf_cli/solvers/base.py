@@ -10,6 +10,7 @@ import numpy as np
 
 from cnf_cli.errors import CnfError, DataError
 from cnf_cli.problems.distance import Array, distance_matrix
+from cnf_cli.problems.load import limit
 from cnf_cli.problems.validate import check_tour
 
 PROBLEMS = ("tsp", "cvrp", "atsp")
@@ -84,8 +85,9 @@ class Instance:
             raise DataError(f"the capacity is {self.capacity}, not a positive number")
         worst = int(demand.argmax())
         # HGS answers cost 0 and no routes here, without a word.
-        if demand[worst] > self.capacity * (1 + 1e-6):
-            raise DataError(f"customer {worst} wants {demand[worst]:g}, more than the capacity {self.capacity:g}")
+        if demand[worst] > limit(demand, self.capacity):
+            wants = f"customer {worst} wants {demand[worst]:.10g}"
+            raise DataError(f"{wants}, more than the capacity {self.capacity:.10g}")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cnf_cli.problems.distance import Array
+from cnf_cli.problems.load import limit
 from cnf_cli.solvers.base import Found, Instance, walk
 
 MOST_NODES = 12
@@ -72,7 +73,7 @@ def _cvrp(instance: Instance) -> tuple[int, ...]:
     best, before = _paths(distances)
     closed = best + distances[1:, 0]
     load = np.array([sum(float(instance.demand[j + 1]) for j in range(m) if s >> j & 1) for s in range(1 << m)])
-    route = np.where(load <= instance.capacity * (1 + 1e-6), closed.min(1), np.inf)
+    route = np.where(load <= limit(instance.demand, instance.capacity), closed.min(1), np.inf)
     cost = [0.0] + [np.inf] * ((1 << m) - 1)
     last = [0] * (1 << m)
     for s in range(1, 1 << m):

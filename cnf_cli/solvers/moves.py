@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cnf_cli.problems.distance import Array
+from cnf_cli.problems.load import limit
 
 Tour = NDArray[np.int64]
 _SEGMENT = 3
@@ -76,13 +77,13 @@ def improve_routes(
 ) -> list[list[int]]:
     """Routes within the capacity after moves inside and between routes; the distances are taken as symmetric."""
     until = time.monotonic() + seconds
-    limit = capacity * (1 + 1e-9)
+    most = float(limit(demand, capacity))
     least = 1e-10 * max(float(d.max(initial=0.0)), 1e-300)
     routes = [r for r in routes if r]
     while routes and time.monotonic() < until:
         routes = [improve_tour(d, [0, *r], max(0.0, until - time.monotonic())) for r in routes]
         routes = [t[t.index(0) + 1 :] + t[: t.index(0)] for t in routes]
-        gain, better = max((move(d, demand, limit, routes) for move in (_relocate, _swap, _tails)), key=lambda m: m[0])
+        gain, better = max((move(d, demand, most, routes) for move in (_relocate, _swap, _tails)), key=lambda m: m[0])
         if gain <= least:
             break
         routes = [r for r in better if r]
@@ -100,7 +101,7 @@ def _stops(routes: list[list[int]]) -> tuple[Tour, Tour, Tour, Tour]:
     return node, after, where, place
 
 
-def _relocate(d: Array, demand: Array, limit: float, routes: list[list[int]]) -> tuple[float, list[list[int]]]:
+def _relocate(d: Array, demand: Array, most: float, routes: list[list[int]]) -> tuple[float, list[list[int]]]:
     """The best move of one customer into another route (or an empty one)."""
     node, after, where, place = _stops([*routes, []])
     load = np.array([demand[r].sum() for r in routes] + [0.0])
@@ -108,7 +109,7 @@ def _relocate(d: Array, demand: Array, limit: float, routes: list[list[int]]) ->
     before = node[own - 1]
     saved = d[before, node[own]] + d[node[own], after[own]] - d[before, after[own]]
     added = d[np.ix_(node[own], node)] + d[np.ix_(node[own], after)] - d[node, after][None, :]
-    fits = (load[where][None, :] + demand[node[own]][:, None] <= limit) & (where[own][:, None] != where[None, :])
+    fits = (load[where][None, :] + demand[node[own]][:, None] <= most) & (where[own][:, None] != where[None, :])
     gain = np.where(fits, saved[:, None] - added, -np.inf)
     u, to = np.unravel_index(int(gain.argmax()), gain.shape)
     out = [list(r) for r in [*routes, []]]
@@ -118,7 +119,7 @@ def _relocate(d: Array, demand: Array, limit: float, routes: list[list[int]]) ->
     return float(gain[u, to]), out
 
 
-def _swap(d: Array, demand: Array, limit: float, routes: list[list[int]]) -> tuple[float, list[list[int]]]:
+def _swap(d: Array, demand: Array, most: float, routes: list[list[int]]) -> tuple[float, list[list[int]]]:
     """The best exchange of two customers of two routes."""
     node, after, where, place = _stops(routes)
     own = np.flatnonzero(node > 0)
@@ -126,7 +127,7 @@ def _swap(d: Array, demand: Array, limit: float, routes: list[list[int]]) -> tup
     old = d[pre, a] + d[a, post]
     new = d[np.ix_(pre, a)] + d[np.ix_(a, post)].T  # row i, column j: customer j in the place of i
     load = np.array([demand[r].sum() for r in routes])[route]
-    fits = load[:, None] - demand[a][:, None] + demand[a][None, :] <= limit
+    fits = load[:, None] - demand[a][:, None] + demand[a][None, :] <= most
     fits &= fits.T & (route[:, None] != route[None, :])
     gain = np.where(fits, old[:, None] + old[None, :] - new - new.T, -np.inf)
     i, j = np.unravel_index(int(gain.argmax()), gain.shape)
@@ -135,12 +136,12 @@ def _swap(d: Array, demand: Array, limit: float, routes: list[list[int]]) -> tup
     return float(gain[i, j]), out
 
 
-def _tails(d: Array, demand: Array, limit: float, routes: list[list[int]]) -> tuple[float, list[list[int]]]:
+def _tails(d: Array, demand: Array, most: float, routes: list[list[int]]) -> tuple[float, list[list[int]]]:
     """The best exchange of what follows two stops of two routes (2-opt*)."""
     node, after, where, place = _stops(routes)
     done = np.concatenate([np.cumsum(demand[[0, *r]]) for r in routes])
     left = np.array([demand[r].sum() for r in routes])[where] - done
-    fits = (done[:, None] + left[None, :] <= limit) & (done[None, :] + left[:, None] <= limit)
+    fits = (done[:, None] + left[None, :] <= most) & (done[None, :] + left[:, None] <= most)
     fits &= where[:, None] != where[None, :]
     old = d[node, after]
     gain = old[:, None] + old[None, :] - d[np.ix_(node, after)] - d[np.ix_(node, after)].T

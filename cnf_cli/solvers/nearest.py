@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cnf_cli.problems.load import limit
 from cnf_cli.recipe.sections import Section
 from cnf_cli.solvers.base import Found, Instance
 
@@ -42,18 +43,17 @@ def nearest_tour(distances: np.ndarray) -> list[int]:
 def _routes(instance: Instance) -> list[int]:
     assert instance.demand is not None
     assert instance.capacity is not None
-    distances, room = instance.distances(), float(instance.capacity)
+    most = limit(instance.demand, float(instance.capacity))
+    distances, load = instance.distances(), 0.0
     open_ = np.ones(instance.nodes, bool)
     open_[0] = False
     tour, here = [0], 0
     while open_.any():
-        fits = open_ & (instance.demand <= room + 1e-9 * instance.capacity)
-        if not fits.any() and here == 0:
-            fits = open_  # an empty vehicle takes any customer the instance check let pass
+        fits = open_ & (load + instance.demand <= most)
         if fits.any():
             here = int(np.where(fits, distances[here], np.inf).argmin())
-            open_[here], room = False, room - float(instance.demand[here])
+            open_[here], load = False, load + float(instance.demand[here])
         else:
-            here, room = 0, float(instance.capacity)
+            here, load = 0, 0.0
         tour.append(here)
     return tour

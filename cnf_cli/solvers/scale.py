@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cnf_cli.problems.distance import Array
+from cnf_cli.problems.load import is_whole
 
 
 def to_integers(distances: Array, most: float) -> tuple[NDArray[np.int64], float]:
@@ -29,18 +30,16 @@ def rounding_slack(nodes: int, factor: float, exact: bool) -> float:
     return 1e-6 if exact else nodes * 0.5 / factor
 
 
-def whole_units(demand: Array, capacity: float, most: int) -> tuple[NDArray[np.int64], int]:
-    """Integer demands and capacity: the units themselves where they are whole, else the capacity becomes `most`.
+FLOAT32 = float(np.finfo(np.float32).eps)
+"""Demands that went through float32 shares of the capacity come back as they were when this much is forgiven."""
 
-    Whole within a millionth of the capacity, so that demands that went through float32 shares come back as they were.
-    """
-    near = 1e-6 * capacity
-    if (
-        capacity <= most
-        and abs(capacity - round(capacity)) <= near
-        and (np.abs(demand - np.rint(demand)) <= near).all()
-    ):
-        return np.rint(demand).astype(np.int64), round(capacity)
+
+def whole_units(demand: Array, capacity: float, most: int) -> tuple[NDArray[np.int64], int]:
+    """Integer demands and capacity: the units themselves where they are whole, else the capacity becomes `most`."""
+    near = np.rint(demand)
+    near = near if (np.abs(demand - near) <= FLOAT32 * near).all() else demand
+    if capacity <= most and is_whole(near, capacity):
+        return near.astype(np.int64), round(capacity)
     return np.rint(demand * (most / capacity)).astype(np.int64), most
 
 

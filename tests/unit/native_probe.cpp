@@ -29,6 +29,7 @@ static void decode(const Kernel &kernel, bool depot) {
     auto last = numbers(rows, 2), key = numbers(rows, 2), value = numbers(rows, 2), pointer = numbers(rows, 2);
     auto first = numbers(rows, 2), bias = numbers(b * n, 1), load = numbers(d, 1), demand = numbers(b * n, 0.3f);
     for (size_t i = 0; i < demand.size(); ++i) demand[i] = i % n ? 0.25f + demand[i] : 0;
+    const std::vector<double> units(demand.begin(), demand.end()), limit(b, 1 + 5e-7);
     std::vector<int64_t> starts{1, 2, 3, 5, 8}, seeds{7, 8}, tours(size_t(b) * p * room);
     std::vector<int16_t> moves(tours.size());
     std::vector<int32_t> length(b * p);
@@ -40,6 +41,7 @@ static void decode(const Kernel &kernel, bool depot) {
     Task task{b, n, d, 8, p, room, 10.0f, last.data(), key.data(), value.data(), pointer.data(), bias.data()};
     task.first = depot ? nullptr : first.data(), task.load = depot ? load.data() : nullptr;
     task.demand = depot ? demand.data() : nullptr, task.starts = starts.data(), task.stop = &stop;
+    task.units = depot ? units.data() : nullptr, task.limit = depot ? limit.data() : nullptr;
     task.moves = moves.data(), task.length = length.data();
     for (int sampled = 0; sampled < 2; ++sampled) {
         task.seeds = sampled ? seeds.data() : nullptr;

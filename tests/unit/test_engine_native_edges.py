@@ -15,6 +15,7 @@ import torch
 from cnf_cli.engine.base import Tables, World
 from cnf_cli.engine.native import NativeEngine, instruction_sets
 from cnf_cli.engine.torch import TorchEngine
+from cnf_cli.errors import DataError
 from tests.conftest import ROOT
 from tests.unit.native_kit import TIE, differences, leaves, needs_native, random_case, relative
 
@@ -147,7 +148,7 @@ def test_bad_input_is_refused() -> None:
         engine.rollout(tables, World(torch.tensor([8])))
     tables, world = random_case(2, 8, depot=True)
     assert world.demand is not None
-    with pytest.raises(ValueError, match="cannot finish"):
+    with pytest.raises(DataError, match="cannot finish"):
         engine.rollout(tables, World(world.starts, world.demand + 1))
 
 

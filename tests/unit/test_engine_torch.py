@@ -14,7 +14,7 @@ from cnf_cli.engine import get_engine
 from cnf_cli.engine import torch as engine_torch
 from cnf_cli.engine.base import Tables, World
 from cnf_cli.engine.torch import TorchEngine
-from cnf_cli.errors import MissingDependency
+from cnf_cli.errors import DataError, MissingDependency
 
 D, HEADS, CLIP = 16, 4, 10.0
 
@@ -301,7 +301,7 @@ def test_impossible_demand_is_an_error_not_a_hang() -> None:
     assert world.demand is not None
     demand = world.demand.clone()
     demand[0, 3] = 1.2
-    with pytest.raises(ValueError, match="larger than the vehicle's capacity"):
+    with pytest.raises(DataError, match="larger than the vehicle's capacity"):
         TorchEngine().rollout(decoder.tables(), World(world.starts[:1], demand))
 
 

@@ -16,7 +16,8 @@ struct Task {
     const float *load;                          // d or null
     const float *near;                          // b n n or null
     const float *space, *fade;                  // b n n, heads; both or null
-    const float *demand;                        // b n or null
+    const float *demand;                        // b n or null: shares of the capacity, as the policy reads them
+    const double *units, *limit;                // b n and b with a demand: what is counted, and what a vehicle carries
     const int64_t *starts;                      // p
     const int64_t *seeds;                       // b or null: greedy
     // rollout
@@ -62,6 +63,9 @@ inline size_t packed_size(const Stack &s) { return 2 * (4 * size_t(s.d) * s.d + 
 inline size_t saved_size(const Stack &s) { return size_t(s.b) * (s.n * (6 * size_t(s.d) + s.f) + 2 * size_t(s.d)); }
 inline size_t weights_size(const Stack &s) { return 4 * size_t(s.d) * s.d + 2 * size_t(s.d) * s.f + 6 * size_t(s.d) + s.f; }
 
+// The end of a group of instances that begins at `from`.
+inline int end_of(int from, int group, int b) { return group < b - from ? from + group : b; }
+
 // Attention of b instances whose scores are mixed with costs, for each head by a network of HIDDEN units. An item of work is
 // a group of instances; with d_out it is the backward pass.
 constexpr int HIDDEN = 16, MIXING_WEIGHTS = 4 * HIDDEN + 1;
@@ -79,7 +83,8 @@ struct Mixed {
     const int *stop;
 };
 
-enum Status { DONE = 0, STOPPED = 1, CANNOT_FINISH = 2, BAD_TOUR = 3 };
+// What an item of work came to. NOT_FINITE: the score of some open node is NaN or infinite, so there is none to choose.
+enum Status { DONE = 0, STOPPED = 1, CANNOT_FINISH = 2, BAD_TOUR = 3, NOT_FINITE = 4 };
 
 struct Kernel {
     const char *name;

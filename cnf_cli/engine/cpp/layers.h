@@ -381,8 +381,8 @@ struct Layers {
 
     template <class Work>
     Status pass(int group, const Work &work) {
-        const int end = (group + 1) * s.group < s.b ? (group + 1) * s.group : s.b;
-        for (int i = group * s.group; i < end; i += most) {
+        const int from = group * s.group, end = end_of(from, s.group, s.b);
+        for (int i = from; i < end; i += most) {
             if (__atomic_load_n(s.stop, __ATOMIC_RELAXED)) return STOPPED;
             work(i, end - i < most ? end - i : most);
         }

@@ -128,9 +128,9 @@ struct Mixing {
     }
 
     Status run(int group) {
-        const int end = (group + 1) * m.group < m.b ? (group + 1) * m.group : m.b;
+        const int from = group * m.group, end = end_of(from, m.group, m.b);
         float *d_weights = m.d_out ? m.d_weights + size_t(group) * m.heads * MIXING_WEIGHTS : nullptr;
-        for (int i = group * m.group; i < end; ++i) {
+        for (int i = from; i < end; ++i) {
             if (__atomic_load_n(m.stop, __ATOMIC_RELAXED)) return STOPPED;
             m.d_out ? backward_one(i, d_weights) : forward_one(i);
         }

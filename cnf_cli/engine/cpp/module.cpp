@@ -11,6 +11,7 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,13 @@ static const Kernel &pick(const std::string &isa) {
 static void require(bool good, const char *what) {
     if (!good) throw nb::value_error(what);
 }
+
+struct CannotFinish : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+struct NotFinite : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
 
 // One aligned buffer per worker.
 class Scratch {
@@ -88,7 +96,8 @@ static void spread(Job &task, int items, int threads, const Work &work) {
             });
     }
     if (interrupted) throw nb::python_error();
-    require(failure != CANNOT_FINISH, "a rollout cannot finish: some demand is larger than the vehicle's capacity");
+    if (failure == CANNOT_FINISH) throw CannotFinish("some demand is larger than the vehicle's capacity");
+    if (failure == NOT_FINITE) throw NotFinite("a score is no finite number");
     require(failure != BAD_TOUR, "a tour does not visit every node once from its start");
 }
 
@@ -98,6 +107,8 @@ struct Tables {
     Maybe<const float, 3> first;
     Maybe<const float, 1> load;
     Maybe<const float, 2> demand;
+    Maybe<const double, 2> units;
+    Maybe<const double, 1> limit;
     Array<const int64_t, 1> starts;
     Maybe<const float, 3> near, space;
     Maybe<const float, 1> fade;
@@ -113,6 +124,8 @@ static Task task_of(const Tables &x, int heads, float clip) {
     require(fits(x.last) && fits(x.value) && fits(x.pointer) && fits(x.bias), "tables differ in shape");
     require(!x.first || fits(*x.first), "first differs in shape from key");
     require(!x.demand || fits(*x.demand), "demand is not b x n");
+    require(!x.demand || (x.units && fits(*x.units)), "units is not b x n");
+    require(!x.demand || (x.limit && int(x.limit->shape(0)) == task.b), "limit is not b");
     require(!x.load || int(x.load->shape(0)) == task.d, "load is not d wide");
     require(heads >= 1 && heads <= MAX_HEADS && task.d % heads == 0, "heads must divide d and be at most 16");
     require(task.n >= 1 && task.n <= MAX_NODES, "too many nodes");
@@ -120,6 +133,8 @@ static Task task_of(const Tables &x, int heads, float clip) {
     task.bias = x.bias.data(), task.starts = x.starts.data();
     task.first = x.first ? x.first->data() : nullptr;
     task.demand = x.demand ? x.demand->data() : nullptr;
+    task.units = x.demand ? x.units->data() : nullptr;
+    task.limit = x.demand ? x.limit->data() : nullptr;
     task.load = x.load && x.demand ? x.load->data() : nullptr;
     const auto square = [&](const auto &a) {
         return int(a.shape(0)) == task.b && int(a.shape(1)) == task.n && int(a.shape(2)) == task.n;
@@ -235,6 +250,8 @@ static void fade_by(Stack &stack, const Maybe<const float, 3> &space, const Mayb
     stack.space = space->data(), stack.fade = fade->data();
 }
 
+static int groups_of(int b, int group) { return b ? (b - 1) / group + 1 : 0; }
+
 // Runs one of the two passes over all groups, with the weights packed for it.
 static void over_groups(Stack &stack, bool backward, int threads, const Kernel &kernel) {
     if (!stack.b) return;
@@ -246,7 +263,7 @@ static void over_groups(Stack &stack, bool backward, int threads, const Kernel &
         return DONE;
     });
     const size_t size = weights_size(stack) * stack.layers;
-    spread(stack, (stack.b + stack.group - 1) / stack.group, threads, [&](int worker, int group) {
+    spread(stack, groups_of(stack.b, stack.group), threads, [&](int worker, int group) {
         if (!backward) return kernel.forward(stack, group, scratch[worker]);
         if (stack.d_weights) std::fill_n(stack.d_weights + size * group, size, 0.0f);
         return kernel.backward(stack, group, scratch[worker]);
@@ -284,7 +301,7 @@ static void layers_backward(Array<const float, 3> in, const std::vector<Weights>
     require(stack.f % 16 == 0, "widths must be multiples of 16");
     require(d_out.size() == in.size() && d_in.size() == in.size(), "a gradient has the wrong size");
     require(saved.size() >= saved_size(stack) * stack.layers, "too little was kept");
-    const size_t groups = (stack.b + group - 1) / group;
+    const size_t groups = groups_of(stack.b, group);
     require(!d_weights || (d_weights->shape(0) == groups && d_weights->shape(1) == weights_size(stack) * stack.layers),
             "the weights' gradients have the wrong size");
     stack.saved = saved.data(), stack.d_out = d_out.data(), stack.d_in = d_in.data();
@@ -316,7 +333,7 @@ static void mixed(Array<const float, 3> q, Array<const float, 3> k, Array<const 
     for (int i = 0; i < 4; ++i) require(net[i].size() == size[i], "a tensor of the mixing network has the wrong size");
     task.q = q.data(), task.k = k.data(), task.v = v.data(), task.cost = cost.data();
     task.weight1 = net[0].data(), task.bias1 = net[1].data(), task.weight2 = net[2].data(), task.bias2 = net[3].data();
-    const int groups = (task.b + group - 1) / group;
+    const int groups = groups_of(task.b, group);
     if (d_out) {
         require(d_out->size() == rows && (grads.size() == 3 || grads.size() == 4), "a gradient is missing");
         for (size_t i = 0; i < grads.size(); ++i)
@@ -338,14 +355,18 @@ static void mixed(Array<const float, 3> q, Array<const float, 3> k, Array<const 
 }
 
 NB_MODULE(_native, m) {
+    nb::exception<CannotFinish>(m, "CannotFinish", PyExc_ValueError);
+    nb::exception<NotFinite>(m, "NotFinite", PyExc_ValueError);
     m.doc() = "CPU kernels for encoder layers, rollouts and the gradients of both.";
     nb::class_<Tables>(m, "Tables")
         .def(nb::init<Array<const float, 3>, Array<const float, 3>, Array<const float, 3>, Array<const float, 3>,
                       Array<const float, 2>, Maybe<const float, 3>, Maybe<const float, 1>, Maybe<const float, 2>,
-                      Array<const int64_t, 1>, Maybe<const float, 3>, Maybe<const float, 3>, Maybe<const float, 1>>(),
+                      Maybe<const double, 2>, Maybe<const double, 1>, Array<const int64_t, 1>, Maybe<const float, 3>,
+                      Maybe<const float, 3>, Maybe<const float, 1>>(),
              nb::arg("last"), nb::arg("key"), nb::arg("value"), nb::arg("pointer"), nb::arg("bias"),
-             nb::arg("first").none(), nb::arg("load").none(), nb::arg("demand").none(), nb::arg("starts"), nb::arg("near").none(),
-             nb::arg("space").none(), nb::arg("fade").none());
+             nb::arg("first").none(), nb::arg("load").none(), nb::arg("demand").none(), nb::arg("units").none(),
+             nb::arg("limit").none(), nb::arg("starts"), nb::arg("near").none(), nb::arg("space").none(),
+             nb::arg("fade").none());
     m.def("rollout", &rollout, nb::arg("tables"), nb::arg("heads"), nb::arg("clip"), nb::arg("seeds").none(),
           nb::arg("moves"), nb::arg("length"), nb::arg("log_prob").none(), nb::arg("threads"), nb::arg("isa"));
     m.def("score", &score, nb::arg("tables"), nb::arg("heads"), nb::arg("clip"), nb::arg("tours"), nb::arg("weight"),

@@ -18,7 +18,8 @@ struct Walk {
     int p, c, t;          // rollout of those at hand, where it stands, position in the tour
     int size, fits, s;    // open nodes; candidates of the next move; how many of those are read
     bool done;
-    float left;           // load
+    float left;           // share of the load that is left, as the policy reads it
+    double room;          // the same in the units that are counted
     float log_prob;       // of the moves that were drawn
     uint64_t stream;
     int16_t *moves;
@@ -179,24 +180,35 @@ struct Rollout {
         x.s = s;
     }
 
+    // Place of the largest score among the candidates, or -1 where one of them is not finite.
     int best(const Walk &x) const {
-        vec top = all(-INFINITE);
-        store(x.u + x.fits, top);
-        for (int s = 0; s < x.fits; s += W) top = larger(load(x.u + s), top);
-        return find(x.u, x.fits, largest(top));
+        vec top = all(-INFINITE), odd = {};  // odd: zero, or NaN once a score is NaN or infinite
+        store(x.u + x.fits, all(x.u[0]));
+        for (int s = 0; s < x.fits; s += W) {
+            const vec score = load(x.u + s);
+            top = larger(score, top);
+            odd += score - score;
+        }
+        return sum(odd) == 0 ? find(x.u, x.fits, largest(top)) : -1;
     }
 
-    // The first node whose cumulative probability exceeds the draw; the last one if rounding leaves none.
+    // The first node whose cumulative probability exceeds the draw; the last one if rounding leaves none; -1 where a
+    // score is not finite.
     int draw(Walk &x) const {
         const float most = logit_shift(x.u, x.fits, clip, squash);
         float before = 0, until[MAX_NODES / W + 2];
         int chunk = 0;
+        vec odd = {};
+        store(x.u + x.fits, all(x.u[0]));
         for (int s = 0; s < x.fits; s += W) {
-            store(x.u + s, exp(clip * tanh(load(x.u + s) * squash) - most));
+            const vec score = load(x.u + s);
+            odd += score - score;
+            store(x.u + s, exp(clip * tanh(score * squash) - most));
             if (s + W > x.fits) store(x.u + x.fits, vec{});
             until[chunk] = before + sum(load(x.u + s));
             before = until[chunk++];
         }
+        if (!(sum(odd) == 0 && before > 0 && before < INFINITE)) return -1;
         const float goal = uniform(x.stream, x.t) * before;
         int c = 0;
         while (c + 1 < chunk && !(until[c] > goal)) ++c;
@@ -218,14 +230,17 @@ struct Rollout {
         if (x.c) x.allowed[x.fits++] = 0;
         for (int s = 0; s < x.size; ++s) {
             x.allowed[x.fits] = x.open[s];
-            x.fits += !(x.left + 1e-5f < scene.demand[x.open[s]]);
+            x.fits += scene.units[x.open[s]] <= x.room;
         }
     }
 
     // Goes to node j, which is at or after position s of the open ones.
     void move(Walk &x, int j, int s) {
         x.moves[x.t++] = int16_t(x.c = j);
-        if (scene.depot()) x.left = j ? x.left - scene.demand[j] : 1.0f;
+        if (scene.depot()) {
+            x.left = j ? x.left - scene.demand[j] : 1.0f;
+            x.room = j ? x.room - scene.units[j] : scene.limit;
+        }
         if (!scene.depot() || j) {
             while (x.open[s] != j) ++s;
             __builtin_memmove(x.open + s, x.open + s + 1, sizeof(int) * (--x.size - s));
@@ -235,7 +250,7 @@ struct Rollout {
 
     void begin(const Task &task, Walk &x, int i, int from, int p) {
         const int first = scene.depot() ? 1 : 0;
-        x.p = p, x.left = 1, x.size = 0, x.t = 0, x.log_prob = 0;
+        x.p = p, x.left = 1, x.room = scene.limit, x.size = 0, x.t = 0, x.log_prob = 0;
         x.moves = task.moves + (size_t(i) * task.p + from + p) * task.t;
         x.stream = sample ? stream(task.seeds[i], scene.start[p]) : 0;
         for (int j = first; j < scene.n; ++j) x.open[x.size++] = j;
@@ -276,6 +291,7 @@ struct Rollout {
         for (int k = 0; k < asked; ++k) {
             Walk &x = *ask[k];
             const int s = sample ? draw(x) : best(x), home = scene.depot() && x.c;  // the depot comes first
+            if (s < 0) return NOT_FINITE;
             move(x, x.nodes[s], s - home);
         }
         return DONE;
@@ -283,9 +299,11 @@ struct Rollout {
 
     Status run(const Task &task, int i, int from, int to) {
         scene.prepare(i);
+        if (!scene.servable()) return CANNOT_FINISH;
         for (int p = from; p < to; p += WALKS) {
             const int count = to - p < WALKS ? to - p : WALKS;
             scene.depart(p, count);  // their tables stay in the second-level cache
+            if (scene.odd) return NOT_FINITE;
             Walk *list[WALKS];
             int live = 0;
             for (int k = 0; k < count; ++k) {

@@ -89,6 +89,16 @@ struct Scene {
     float *fade;                          // heads, padded with zeros; null where attention does not fall off
     const float *space;                   // n n
     const float *demand;                  // n or null
+    const double *units;                  // n or null
+    double limit;                         // of a vehicle, in the same units
+    bool odd;                             // some attention score is NaN or infinite: exp would hide it
+
+    // Whether an empty vehicle can serve every node.
+    bool servable() const {
+        bool good = true;
+        for (int j = 1; j < n && units; ++j) good &= units[j] <= limit;
+        return good;
+    }
 
     bool depot() const { return task->demand != nullptr; }
 
@@ -156,6 +166,8 @@ struct Scene {
         bias[n] = 0;
         if (near) look_around(t.near + size_t(i) * n * n);
         demand = t.demand ? t.demand + size_t(i) * n : nullptr;
+        units = t.demand ? t.units + size_t(i) * n : nullptr;
+        limit = t.demand ? t.limit[i] : 0;
         space = t.space ? t.space + size_t(i) * n * n : nullptr;
         for (int h = 0; h < HP && fade; ++h) fade[h] = h < t.heads ? t.fade[h] : 0;
         scores({last, count}, n, at, fade ? space : nullptr);
@@ -166,7 +178,8 @@ struct Scene {
             for (int k = 0; k < slots; ++k) loads[k] = ~0u, asked[k] = -1;  // not the bits of any load
             now = 0;
         }
-        exponentials(at, size_t(n) * n * HP);
+        odd = !exponentials(at, size_t(n) * n * HP);
+        for (size_t k = 0; vector && k < size_t(n) * HP; ++k) odd |= !(pull[k] - pull[k] == 0);
     }
 
     // What `near` says is in units of the squashed scores, so it counts sqrt(d) times as much before they are squashed.
@@ -187,7 +200,7 @@ struct Scene {
         for (int p = 0; p < rollouts; ++p) start[p] = int(task->starts[p0 + p]);
         if (!first) return;
         scores({first, start}, rollouts, from);
-        exponentials(from, size_t(rollouts) * n * HP);
+        odd |= !exponentials(from, size_t(rollouts) * n * HP);
     }
 
     // With `far`, rows of n distances, the scores fall off with them.
@@ -216,15 +229,24 @@ struct Scene {
         }
     }
 
-    static void exponentials(float *x, size_t size) {
+    // Each number becomes its exponential; false where one is NaN or infinite.
+    static bool exponentials(float *x, size_t size) {
         size_t i = 0;
-        for (; i + W <= size; i += W) store(x + i, exp(load(x + i)));
+        vec odd_ = {};
+        for (; i + W <= size; i += W) {
+            const vec v = load(x + i);
+            odd_ += v - v;
+            store(x + i, exp(v));
+        }
         if (i < size) {
             float rest[W] = {};
             for (size_t k = i; k < size; ++k) rest[k - i] = x[k];
-            store(rest, exp(load(rest)));
+            const vec v = load(rest);
+            odd_ += v - v;
+            store(rest, exp(v));
             for (size_t k = i; k < size; ++k) x[k] = rest[k - i];
         }
+        return sum(odd_) == 0;
     }
 
     // w[s] = weight, not normalised, of node nodes[s] for rollout p standing at c; norm = their sums. The first `behind`

@@ -21,10 +21,13 @@ struct Score {
     // The rollout: nodes in visiting order; per step where it stands, the first open position, the position chosen.
     int *order, *stands, *tail, *choice;
     float *left;
+    double *room;  // what is left of the load in the units that are counted
     // A block of steps.
     float *w, *u, *slope, *glimpse, *d_glimpse, *norm, *mean;
-    float *fence;                          // 0 or, for a closed key, -inf
-    float *bias, *demand, *bias_gradient;  // by position in the order
+    float *fences;                // per step: 0 or, for a closed key, -inf
+    float *bias, *bias_gradient;  // by position in the order
+    double *units;                // too
+    bool odd;                     // some score is NaN or infinite
     uint8_t *seen;
     size_t wide;  // room for the keys of a step
 
@@ -54,6 +57,7 @@ struct Score {
         tail = a.take<int>(task.t);
         choice = a.take<int>(task.t);
         left = a.take<float>(task.t + STEPS);
+        room = a.take<double>(task.t + STEPS);
         w = a.take<float>(STEPS * wide * HP + 64);
         u = a.take<float>(STEPS * wide);
         slope = a.take<float>(wide);
@@ -61,9 +65,9 @@ struct Score {
         d_glimpse = a.take<float>(STEPS * size_t(D));
         norm = a.take<float>(STEPS * 16);
         mean = a.take<float>(STEPS * 16);
-        fence = a.take<float>(wide);
+        fences = a.take<float>(STEPS * wide);
         bias = a.take<float>(n + 64);
-        demand = a.take<float>(n + 64);
+        units = a.take<double>(n + 64);
         bias_gradient = a.take<float>(n + 64);
         seen = a.take<uint8_t>(n);
     }
@@ -88,6 +92,7 @@ struct Score {
         if (depot) order[open++] = 0;  // last, so that it belongs to every tail
         int steps = 0, done = 0;
         float load_left = depot && tour[1] ? 1.0f - scene.demand[tour[1]] : 1.0f;
+        double room_left = depot && tour[1] ? scene.limit - scene.units[tour[1]] : scene.limit;
         // What follows the last customer, or is the last node, is forced.
         for (int t = depot + 1; t < t_end && done < others - !depot; ++t, ++steps) {
             const int j = int(tour[t]);
@@ -95,22 +100,24 @@ struct Score {
             tail[steps] = done;
             choice[steps] = depot && !j ? open - 1 : done;
             left[steps] = load_left;
+            room[steps] = room_left;
             if (depot) load_left = j ? load_left - scene.demand[j] : 1.0f;
+            if (depot) room_left = j ? room_left - scene.units[j] : scene.limit;
             done += !depot || j;
         }
         for (int s = 0; s < STEPS; ++s) left[steps + s] = 0;
         for (int s = 0; s < 64; ++s) order[open + s] = n;
-        for (int s = 0; s < open; ++s) bias[s] = scene.bias[order[s]];
-        for (int s = 0; s < open && depot; ++s) demand[s] = scene.demand[order[s]];
+        for (int s = 0; s < open + W; ++s) bias[s] = scene.bias[order[s]];
+        for (int s = 0; s < open && depot; ++s) units[s] = scene.units[order[s]];
         __builtin_memset(bias_gradient, 0, sizeof(float) * open);
         return steps;
     }
 
     // Closes the keys order[base + s], s < size, that do not fit at a step; returns null when all that are not behind do.
-    const float *close(int step, int base, int size) {
+    const float *close(int step, int base, int size, float *fence) const {
         if (!scene.depot()) return nullptr;
-        const float left_ = left[step] + 1e-5f;
-        for (int s = 0; s < size; s += W) store(fence + s, left_ < load(demand + base + s) ? all(-INFINITE) : vec{});
+        const double *wanted_units = units + base, room_ = room[step];
+        for (int s = 0; s < size; ++s) fence[s] = wanted_units[s] <= room_ ? 0.0f : -INFINITE;
         fence[size - 1] = stands[step] == 0 ? -INFINITE : 0;
         return fence;
     }
@@ -128,7 +135,9 @@ struct Score {
             store(slope + s, y);
             total += e;
         }
-        const float z = sum(total), log_prob = open ? clip * slope[chosen] - most - __builtin_logf(z) : -INFINITE;
+        const float z = sum(total);
+        odd |= !(z > 0 && z < INFINITE);
+        const float log_prob = open ? clip * slope[chosen] - most - __builtin_logf(z) : -INFINITE;
         if (!wanted) return log_prob;
         x[chosen] -= z;
         const float scale = -weight / z * clip * squash;
@@ -154,7 +163,7 @@ struct Score {
                 continue;
             }
             const int step = s0 + t;
-            const float *closed = close(step, base, size);
+            const float *closed = close(step, base, size, fences + t * wide);
             scene.weights(p, stands[step], left[step], nodes, size, tail[step] - base, closed, row, norm + t * 16);
             __builtin_memset(row + size * HP, 0, sizeof(float) * (padded - size) * HP);
             for (int h = 0; h < HP; ++h) norm[t * 16 + h] = 1.0f / norm[t * 16 + h];
@@ -169,11 +178,18 @@ struct Score {
         double log_prob = 0;
         for (int t = 0; t < steps; ++t) {
             float *x = u + t * wide;
-            const float *closed = close(s0 + t, base, size);
+            const float *closed = scene.depot() ? fences + t * wide : nullptr;
+            for (int s = padded; s % W; ++s) x[s] = 0;
             if (scene.near)
                 for (int s = 0; s < size; ++s) x[s] += scene.biases(stands[s0 + t])[nodes[s]];
             else
                 for (int s = 0; s < size; s += W) store(x + s, load(x + s) + load(bias + base + s));
+            vec wrong = {};
+            for (int s = 0; s < size; s += W) {
+                const vec score = load(x + s);
+                wrong += score - score;
+            }
+            odd |= !(sum(wrong) == 0);
             if (closed)
                 for (int s = 0; s < size; s += W) store(x + s, load(x + s) + load(closed + s));
             for (int s = 0; s < tail[s0 + t] - base; ++s) x[s] = -INFINITE;
@@ -288,7 +304,9 @@ struct Score {
         clip = task.clip;
         squash = 1.0f / __builtin_sqrtf(float(task.d));
         scene.prepare(i);
+        if (!scene.servable()) return CANNOT_FINISH;
         scene.depart(0, task.p);
+        if (scene.odd) return NOT_FINITE;
         if (wanted) __builtin_memset(d_last, 0, sizeof(float) * d_size);
         double total = 0;
         for (int p = 0; p < task.p; ++p) {
@@ -298,8 +316,10 @@ struct Score {
             const int steps = read(task.tours + at * task.t, p, open);
             if (steps < 0) return BAD_TOUR;
             double log_prob = 0;
+            odd = false;
             for (int s = 0; s < steps; s += STEPS)
                 log_prob += block(p, s, steps - s < STEPS ? steps - s : STEPS, open, task.weight[at]);
+            if (odd) return NOT_FINITE;
             for (int s = 0; s < open && wanted; ++s) d_bias[order[s]] += bias_gradient[s];
             task.log_prob[at] = float(log_prob);
             if (task.weight[at] != 0) total += task.weight[at] * log_prob;
