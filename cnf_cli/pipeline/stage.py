@@ -38,12 +38,20 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class Named:
+    """An artifact as a recipe names it: looked up in the store when it is needed."""
+
+    key: str
+    """An id, a prefix or an alias."""
+
+
+@dataclass(frozen=True)
 class Task:
     """A stage that is wanted, with the tasks or artifacts it reads."""
 
     stage: Stage
     sections: Mapping[str, Section]
-    inputs: Mapping[str, Task | Manifest] = field(default_factory=dict)
+    inputs: Mapping[str, Task | Manifest | Named] = field(default_factory=dict)
     alias: str | None = None
     """The ref that will point at the result."""
     command: str = ""

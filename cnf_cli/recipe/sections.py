@@ -29,6 +29,12 @@ def _rates(given: Any) -> Any:
 
 DistanceBias = Annotated[tuple[float, ...] | Literal["auto"], BeforeValidator(_rates)]
 
+Names = Annotated[
+    tuple[Annotated[str, Field(min_length=1, max_length=200)], ...],
+    BeforeValidator(lambda given: (given,) if isinstance(given, str) else given),
+]
+"""One name or several."""
+
 
 class Section(BaseModel):
     """One table of a recipe: frozen, no unknown keys, no NaN."""
@@ -40,9 +46,12 @@ class Section(BaseModel):
     """A class's own keys that came after results had been stored. At their defaults they are no part of a result's
     identity."""
 
+    named: ClassVar[tuple[str, ...]] = ()
+    """Keys that name artifacts: those are a result's inputs, and enter its identity by their content."""
+
     def identity(self) -> dict[str, Any]:
         """What of this table makes a result new, as plain JSON values."""
-        kept = self.model_dump(mode="json")
+        kept = self.model_dump(mode="json", exclude=set(self.named))
         fields = type(self).model_fields
         added = {key for base in type(self).__mro__ for key in vars(base).get("added", ())}
         return {k: v for k, v in kept.items() if k not in added or getattr(self, k) != fields[k].default}
@@ -101,8 +110,9 @@ class PretrainSection(LossSection):
 
     added: ClassVar[tuple[str, ...]] = (
         "schedule", "warmup", "early_starts", "early_share", "warm_start", "label_solver", "validation_augment",
-        "mix",
+        "mix", "sizes_mixed", "label_share", "label_end", "rollout_weight",
     )  # fmt: skip
+    named: ClassVar[tuple[str, ...]] = ("labels",)
     instances: Count = Field(1_000_000, description="training instances in total")
     batch_size: Count = Field(64, description="instances per optimizer step")
     lr: Positive = Field(1e-4, description="Adam's learning rate")
@@ -114,6 +124,7 @@ class PretrainSection(LossSection):
     validation_count: int = Field(200, ge=0, description="instances of the fixed validation set; 0 = none")
     validation_augment: int = Field(1, ge=1, le=128, description="copies of each of them, as evaluate.augment")
     sizes: tuple[Size, ...] = Field((), description="size curriculum: equal shares of the run at each of these n")
+    sizes_mixed: bool = Field(False, description="every batch is of one of `sizes`, drawn at random, all along the run")
     mix: Mix = Field((), description="equal shares of every batch are drawn from each of these; none = problem.dist")
     schedule: Literal["last", "cosine", "linear"] = Field(
         "last", description="how the rate falls: in one step for the last part, or all along the run to decay_factor"
@@ -123,6 +134,10 @@ class PretrainSection(LossSection):
     early_share: Share = Field(0.5, description="share of the run, at its beginning, that has early_starts")
     warm_start: int = Field(0, ge=0, le=10**12, description="first instances that are trained on solver tours")
     label_solver: str = Field("auto", description="who solves those; auto = elkai for tsp, hgs for cvrp")
+    labels: Names = Field((), description="labelled data sets to learn from: an id or alias, or a list (`cnf label`)")
+    label_share: Share = Field(1.0, description="share of the run, at its beginning, that learns from labels alone")
+    label_end: Share = Field(0.0, description="what labels count at the end, from 1 when own rollouts joined in")
+    rollout_weight: Positive = Field(1.0, description="what own rollouts count at the end, from 0 when they joined in")
     seed: Seed = 1234
 
 

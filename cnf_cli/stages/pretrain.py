@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cnf_cli.pipeline.stage import Stage, Task
+from cnf_cli.errors import RecipeError
+from cnf_cli.pipeline.stage import Named, Stage, Task
 from cnf_cli.recipe import Recipe
 from cnf_cli.stages.job import Job, Result, derived_seed
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from cnf_cli.policies.run import Sampled
     from cnf_cli.problems.base import BaseProblem
     from cnf_cli.problems.instances import Instances
     from cnf_cli.recipe.sections import PretrainSection
@@ -24,9 +27,12 @@ VERSION = 1
 
 def task(recipe: Recipe, init: Manifest | None = None, validation: Manifest | None = None) -> Task:
     """The recipe's pretrained policy, from scratch or from another artifact's weights."""
-    inputs: dict[str, Task | Manifest] = {}
+    inputs: dict[str, Task | Manifest | Named] = {}
     inputs |= {"init": init} if init else {}
     inputs |= {"validation": validation} if validation else {}
+    inputs |= {f"labels-{k}": Named(name) for k, name in enumerate(recipe.pretrain.labels)}
+    if recipe.pretrain.labels and recipe.pretrain.warm_start:
+        raise RecipeError("pretrain.labels and pretrain.warm_start exclude each other", hint="leave one of them out")
     sections = recipe.sections("problem", "policy", "pretrain")
     return Task(STAGE, sections, inputs, alias=f"{recipe.name}/pretrain", command=f"cnf pretrain {recipe.source}")
 
@@ -43,6 +49,7 @@ def _train(job: Job, setup: Setup) -> Result:
     import torch
 
     from cnf_cli.policies.losses import likelihood_loss, rollout_loss
+    from cnf_cli.stages.labelled import Labelled
     from cnf_cli.stages.labels import Labels
     from cnf_cli.stages.models import make_policy, make_problem, save_models
     from cnf_cli.stages.setup import network
@@ -61,28 +68,40 @@ def _train(job: Job, setup: Setup) -> Result:
     optimizer = make_optimizer(section, policy)
     draw = partial(drawn, section, problem, setup)
     labels = Labels(job, problem, lambda step: draw(step).inst) if section.warm_start else None
+    labelled = Labelled(job, problem, setup) if section.labels else None
     validation = validation_set(job, problem, section)
     job.provenance["engine"] = setup.engine.name
 
     def update(at: Progress, size: int) -> dict[str, float]:
         rate = scheduled_rate(section, at.instances)
         set_rate(optimizer, rate)
-        batch = draw(at.step)
-        inst = batch.inst.to(setup.device)
-        if labels and at.instances < section.warm_start:
-            tours, good = labels.tours(at.step, problem.world(batch.inst).starts)
-            loss, seen = likelihood_loss(
-                learner, problem, inst, setup.engine, tours.to(setup.device), good.to(setup.device)
-            )
-        else:
-            seeds = batch.seeds.to(setup.device)
-            loss, seen = rollout_loss(section, learner, problem, inst, setup.engine, seeds, batch.starts)
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        numbers = {"loss": 0.0, "cost": 0.0}
+        for weight, (loss, seen) in losses(at):
+            (weight * loss).backward()  # type: ignore[no-untyped-call]
+            numbers = {"loss": numbers["loss"] + weight * float(loss.detach()), "cost": float(seen.best.mean())}
         if section.grad_clip:
             torch.nn.utils.clip_grad_norm_(policy.parameters(), section.grad_clip)
         optimizer.step()
-        return {"loss": float(loss.detach()), "cost": float(seen.best.mean()), "lr": rate}
+        return {**numbers, "lr": rate}
+
+    def losses(at: Progress) -> Iterator[tuple[float, tuple[Tensor, Sampled]]]:
+        """What a step descends, part by part with its weight; the last part's mean cost is written down."""
+        imitation, own = shares(section, at.instances) if labelled else (0.0, 1.0)
+        if labelled and imitation:
+            lesson = labelled.lesson(at.step)
+            yield imitation, taught(lesson.inst, lesson.tours, lesson.good)
+        if own:
+            batch = draw(at.step)
+            if labels and at.instances < section.warm_start:
+                yield own, taught(batch.inst, *labels.tours(at.step, problem.world(batch.inst).starts))
+            else:
+                inst, seeds = batch.inst.to(setup.device), batch.seeds.to(setup.device)
+                yield own, rollout_loss(section, learner, problem, inst, setup.engine, seeds, batch.starts)
+
+    def taught(inst: Instances, tours: Tensor, good: Tensor) -> tuple[Tensor, Sampled]:
+        where = setup.device
+        return likelihood_loss(learner, problem, inst.to(where), setup.engine, tours.to(where), good.to(where))
 
     def validate(_: Progress) -> tuple[dict[str, Any], dict[str, Any]]:
         found = validation.measure([policy], problem, setup.engine, setup.device) if validation else {}
@@ -115,14 +134,24 @@ def drawn(section: PretrainSection, problem: BaseProblem, setup: Setup, step: in
     from cnf_cli.stages.training import fresh
 
     done = step * section.batch_size
-    size = min(section.batch_size, section.instances - done)
+    count = min(section.batch_size, section.instances - done)
     rng = torch.Generator().manual_seed(derived_seed(section.seed, "pretrain", step))
-    clean = fresh(problem, section, size, rng=rng, n=size_at(section.sizes, done, section.instances))
-    seeds, mine, starts = seeds_from(rng, size), setup.mine(size), None
+    n = size_at(section.sizes, done, section.instances)
+    if section.sizes and section.sizes_mixed:
+        n = section.sizes[int(torch.randint(len(section.sizes), (), generator=rng))]
+    clean = fresh(problem, section, count, rng=rng, n=n)
+    seeds, mine, starts = seeds_from(rng, count), setup.mine(count), None
     if section.early_starts and done < section.early_share * section.instances:
         every = problem.world(clean).starts
         starts = every[torch.randperm(len(every), generator=rng)[: section.early_starts]].sort().values
     return Batch(clean[mine], seeds[mine], starts)
+
+
+def shares(section: PretrainSection, done: int) -> tuple[float, float]:
+    """What labels and own rollouts count after `done` instances: first labels alone, then a slow change of both."""
+    alone = section.label_share * section.instances
+    way = max(0.0, done - alone) / max(1.0, section.instances - alone)
+    return 1 - way * (1 - section.label_end), way * section.rollout_weight
 
 
 def size_at(sizes: tuple[int, ...], done: int, total: int) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from cnf_cli import interrupt
 from cnf_cli.errors import ArtifactError
-from cnf_cli.pipeline.stage import Task
+from cnf_cli.pipeline.stage import Named, Task
 from cnf_cli.recipe.sections import RuntimeSection
 from cnf_cli.stages import ranks
 from cnf_cli.stages.job import Artifact, Bars, Job, Silent
@@ -56,7 +56,7 @@ class Runner:
         inputs: dict[str, Manifest] = {}
         missing = ""
         for name, source in task.inputs.items():
-            found = self._plan(source, steps, False, seen) if isinstance(source, Task) else source
+            found = self._plan(source, steps, False, seen) if isinstance(source, Task) else self._there(source)
             if found is None:
                 missing = missing or (source.stage.name if isinstance(source, Task) else name)
             else:
@@ -76,8 +76,8 @@ class Runner:
             return self._done[id(task)][1]
         inputs: dict[str, Manifest] = {}
         for name, source in task.inputs.items():
-            if isinstance(source, Manifest):
-                inputs[name] = source
+            if not isinstance(source, Task):
+                inputs[name] = self._there(source)
                 continue
             if not deps:
                 self._refuse_missing(task, source)
@@ -91,6 +91,17 @@ class Runner:
         if task.alias and ranks.rank() == 0 and self.store.refs().get(task.alias) != key:
             self._tag(task.alias, key)
         self._done[id(task)] = task, found
+        return found
+
+    def _there(self, source: Manifest | Named) -> Manifest:
+        """An artifact that no task makes."""
+        if isinstance(source, Manifest):
+            return source
+        found = self.store.find(self.store.resolve(source.key))
+        if found is None:
+            raise ArtifactError(
+                f"artifact {source.key} is damaged", hint="`cnf verify`, then run the command that made it again."
+            )
         return found
 
     def _refuse_missing(self, task: Task, source: Task) -> None:
