@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SOURCES := pyproject.toml constraints.txt $(wildcard cnf_cli/engine/cpp/*)
 
-.PHONY: demo fmt check test test-slow bench clean
+.PHONY: demo fmt check test test-slow fuzz bench fuzz clean
 
 demo: $(STAMP)
 	$(BIN)/cnf demo
