@@ -126,7 +126,7 @@ def import_(
     plan: Plan = False,
     force: Force = False,
 ) -> None:
-    """Take data sets (.pkl, TSPLIB, VRPLIB, CSV, HDF5), checkpoints of POMO and MatNet (.pt) or exported artifacts in."""
+    """Take in data sets (.pkl, TSPLIB, VRPLIB, CSV, HDF5), checkpoints of POMO and MatNet (.pt), exported artifacts."""
     from cnf_cli.errors import DataError
     from cnf_cli.recipe.sections import RuntimeSection
     from cnf_cli.stages import imported as stage

@@ -10,7 +10,7 @@ import numpy as np
 from cnf_cli.errors import DataError
 from cnf_cli.formats import dialect
 from cnf_cli.formats.files import read_text, stem
-from cnf_cli.formats.item import Item
+from cnf_cli.formats.item import LARGEST, Item
 from cnf_cli.formats.tours import number_text
 from cnf_cli.formats.tsplib import MAX_NODES
 from cnf_cli.problems.load import limit
@@ -96,7 +96,7 @@ def _item(
         )
     if kind == "tsp":
         return Item("tsp", "euclid", name, xy=table, notes=notes, at=at)
-    if capacity is None or not 0 < capacity < 1e100:
+    if capacity is None or not 0 < capacity < LARGEST:
         raise DataError(
             "the vehicle's capacity is not given" if capacity is None else f"capacity {capacity:g} is not positive",
             at=f"{at}:1",

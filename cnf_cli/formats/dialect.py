@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cnf_cli.errors import DataError
+from cnf_cli.formats.item import LARGEST
 
 SEPARATORS = {";": "';'", "\t": "a tab", "|": "'|'", ",": "','", " ": "a space"}
 """In the order in which they are tried, and as they are told. A file has one."""
@@ -80,7 +81,7 @@ def read(text: str, at: str, most: int, widest: int) -> Table:
 def number(text: str, at: str) -> float:
     """A number with a decimal point, or else with a decimal comma; below 1e100."""
     value = next((_value(text, way) for way in ("point", "comma") if _WAYS[way].fullmatch(text)), float("nan"))
-    if not abs(value) < 1e100:
+    if not abs(value) < LARGEST:
         raise DataError(f"{text[:40]!r} is not a number", at=at)
     return value
 
@@ -202,7 +203,7 @@ def _shown(values: Sequence[float]) -> str:
 
 def _checked(field: str, way: str, at: str) -> float:
     value = _value(field, way)
-    if not abs(value) < 1e100:
+    if not abs(value) < LARGEST:
         raise DataError(f"{field[:40]!r} is not a number", at=at)
     return value
 

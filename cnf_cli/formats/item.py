@@ -13,6 +13,8 @@ from cnf_cli.formats.dataset import Array, Attr, Block, Dataset
 from cnf_cli.problems.validate import InvalidTour, check_tour
 
 COST_TOLERANCE = 1e-3
+LARGEST = 1e100
+"""Coordinates, costs and demands of any file stay below this: their squares must be finite."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from cnf_cli.errors import DataError
 from cnf_cli.formats import csv, dataset, legacy, sets, tours, tsplib
-from cnf_cli.formats.dataset import Attr, Dataset
-from cnf_cli.formats.item import Item, collect, items_of
+from cnf_cli.formats.dataset import Attr, Block, Dataset
+from cnf_cli.formats.item import LARGEST, Item, collect, items_of
 from cnf_cli.formats.sniff import refuse, sniff
 
 MAX_FILES = 100_000
@@ -43,7 +45,7 @@ def read_any(
         on_file(files[0])
         return legacy.load_checkpoint(files[0], said)
     if kinds == ["hdf5"] and solutions is None:
-        return _require(dataset.load(files[0]), problem)
+        return _require(_judged(dataset.load(files[0]), files[0]), problem)
     reader = _Reader(problem, capacity, on_file)
     items = reader.instances(files, kinds)
     if solutions is not None:
@@ -102,7 +104,7 @@ class _Reader:
         if kind == "csv":
             return [csv.read(file, self.capacity, self.problem)]
         if kind == "hdf5":
-            return items_of(dataset.load(file))
+            return items_of(_judged(dataset.load(file), file))
         if kind == "pickle":
             found = sets.read_pickle(file)
             if isinstance(found, sets.Solutions):
@@ -128,6 +130,44 @@ class _Reader:
             else:
                 items[k] = tours.read_reference(file, items[k])
         return items
+
+
+def _judged(found: Dataset, file: Path) -> Dataset:
+    """The data set of a file that anyone may have written: places in bounds, references judged and costed again."""
+    for block in found.blocks:
+        for name in ("xy", "matrix", "capacity"):
+            value = getattr(block, name)
+            if value is not None and np.abs(value).max() > LARGEST:
+                raise DataError(f"{name} holds a number too large to square", at=str(file), hint="rescale the data")
+        _check_ids(block, file)
+    blocks = tuple(_with_judged(block, found.problem, file) for block in found.blocks)
+    return replace(found, blocks=blocks)
+
+
+def _check_ids(block: Block, file: Path) -> None:
+    ids = block.extra.get("ids")
+    if ids is None:
+        return
+    plain = ids.shape == (len(block), block.nodes) and ids.dtype.kind == "i" and ids.min() >= 0
+    if not plain or any(len(np.unique(row)) < block.nodes for row in ids):
+        raise DataError("its node numbers are no different whole numbers, one for each node", at=str(file))
+
+
+def _with_judged(block: Block, problem: str, file: Path) -> Block:
+    if block.cost is None and block.tour is None:
+        if block.proved is not None and block.proved.any():
+            raise DataError("it claims proofs and holds no references", at=str(file), hint="leave `proved` out")
+        return block
+    cost = np.full(len(block), np.nan) if block.cost is None else block.cost.copy()
+    for i, item in enumerate(items_of(Dataset(problem, (block,)))):
+        name, claimed = item.name or f"instance {i}", None if np.isnan(cost[i]) else float(cost[i])
+        if claimed is not None and not 0 <= claimed < LARGEST:
+            raise DataError(f"the reference of {name} costs {claimed:g}", at=str(file), hint="costs are not negative")
+        if item.proved and claimed is None and not item.tour:
+            raise DataError(f"{name} is said to be proved optimal, and has no reference", at=str(file))
+        if item.tour:
+            cost[i] = replace(item, name=name).with_reference(item.tour, claimed, item.proved, at=str(file)).cost
+    return replace(block, cost=cost)
 
 
 def _with_solutions(items: list[Item], path: Path) -> tuple[list[Item], str]:

@@ -13,7 +13,7 @@ from cnf_cli.errors import DataError
 from cnf_cli.formats import legacy, pickles
 from cnf_cli.formats.dataset import Array
 from cnf_cli.formats.files import read_bytes
-from cnf_cli.formats.item import Item
+from cnf_cli.formats.item import LARGEST, Item
 from cnf_cli.problems.load import limit
 
 MAX_PICKLE = 512 << 20
@@ -97,7 +97,7 @@ class _Reader:
     def numbers(self, k: int, values: Any, count: int) -> Sequence[float]:
         if not isinstance(values, list | tuple) or len(values) != count:
             raise self.error(k, f"has {len(values) if isinstance(values, list | tuple) else 0} values, not {count}")
-        if not all(type(v) in _NUMBER and abs(v) < 1e100 for v in values):
+        if not all(type(v) in _NUMBER and abs(v) < LARGEST for v in values):
             raise self.error(k, "has a value that is not a finite number")
         return values
 

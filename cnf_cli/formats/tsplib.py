@@ -8,7 +8,7 @@ import numpy as np
 
 from cnf_cli.formats.dataset import Array
 from cnf_cli.formats.files import read_text, stem
-from cnf_cli.formats.item import Item
+from cnf_cli.formats.item import LARGEST, Item
 from cnf_cli.formats.lines import Parts, Section, cut
 from cnf_cli.problems.load import limit
 
@@ -92,7 +92,7 @@ def _coordinates(parts: Parts, n: int, rule: str) -> tuple[Array, Array | None]:
             )
         return np.arange(1, n + 1), None
     ids, rest = _by_number(section, 3, n)
-    if np.abs(rest).max() > 1e100:
+    if np.abs(rest).max() > LARGEST:
         raise section.error(f"{section.name}: a coordinate is too large to square", hint="rescale the coordinates")
     return ids, rest
 
@@ -157,7 +157,7 @@ def _check_matrix(section: Section, matrix: Array, symmetric: bool) -> None:
     if matrix.min() < 0:
         i, j = np.argwhere(matrix < 0)[0]
         raise section.error(f"{section.name}: the weight from node {i + 1} to {j + 1} is negative")
-    if matrix.max() > 1e100:
+    if matrix.max() > LARGEST:
         raise section.error(f"{section.name}: a weight is too large to add up", hint="rescale the weights")
     if symmetric and not np.array_equal(matrix, matrix.T):
         i, j = np.argwhere(matrix != matrix.T)[0]
@@ -205,7 +205,7 @@ def _capacity(parts: Parts) -> float:
         value = float(text.replace("_", "?"))
     except ValueError:
         value = float("nan")
-    if not 0 < value < 1e100:
+    if not 0 < value < LARGEST:
         raise parts.error(f"CAPACITY {text[:40]!r} is not a positive number", "CAPACITY")
     return value
 

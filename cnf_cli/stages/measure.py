@@ -53,7 +53,9 @@ def measure(job: Job, protocol: ProtocolSection) -> list[tuple[SetEntry, Dataset
                 timings.append({"set": entry.name, "method": name, "seconds": round(spent, 3)})
             blocks = tuple(replace(block, extra=more) for block, more in zip(data.blocks, extra, strict=True))
             data = replace(data, blocks=blocks)
-            out.append((entry, data, list(columns_of(data, entry, [*protocol.policies, *protocol.solvers]))))
+            claimed = job.inputs[f"data-{s}"].manifest.stage == "imported"
+            methods = [*protocol.policies, *protocol.solvers]
+            out.append((entry, data, list(columns_of(data, entry, methods, claimed))))
         where = {"device": str(setup.device), "engine": setup.engine.name}
     job.provenance.update(timings=timings, **where)
     return out
