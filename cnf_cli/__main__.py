@@ -51,8 +51,14 @@ def _told(error: Exception | interrupt.Interrupted) -> int:
         return 0
     told = refusal(error) if isinstance(error, OSError) else None
     if told is None:
-        return report_bug(error)
-    if told.at is None:  # of no file: what was printed could not be
+        from cnf_cli import plugins
+
+        told = plugins.blame(error)
+        if told is None:
+            return report_bug(error)
+        told.hint = f"the full traceback is {_kept(error)}; send it to whoever wrote the plugin"
+        told.__cause__ = error
+    elif told.at is None:  # of no file: what was printed could not be
         terminal.silence()
     report(told)
     return told.code
@@ -79,20 +85,28 @@ def report(error: CnfError | interrupt.Interrupted) -> None:
 
 def report_bug(error: Exception) -> int:
     """A mistake of ours: keep the traceback in a file, show it with -v."""
+    if _verbose():
+        import traceback
+
+        sys.stderr.write(terminal.printable("".join(traceback.format_exception(error))))
+    where = _kept(error)
+    sys.stderr.write(terminal.printable(f"error: this is a bug in cnf: {type(error).__name__}: {error}\n"))
+    sys.stderr.write(f"hint: the full traceback is {where}; please send it along with `cnf doctor`.\n")
+    return 70
+
+
+def _kept(error: Exception) -> str:
+    """Where the traceback is: in a file, with the command; on a full disk it is printed."""
     import tempfile
     import traceback
 
     text = "".join(traceback.format_exception(error))
-    where = "above"
     with suppress(OSError):
         with tempfile.NamedTemporaryFile("w", prefix="cnf-bug-", suffix=".txt", delete=False) as out:
             out.write(f"command: {sys.argv}\n{text}")
-        where = f"in {out.name}"
-    if _verbose() or where == "above":
-        sys.stderr.write(terminal.printable(text))
-    sys.stderr.write(terminal.printable(f"error: this is a bug in cnf: {type(error).__name__}: {error}\n"))
-    sys.stderr.write(f"hint: the full traceback is {where}; please send it along with `cnf doctor`.\n")
-    return 70
+        return f"in {out.name}"
+    sys.stderr.write(terminal.printable(text))
+    return "above"
 
 
 def _verbose() -> bool:

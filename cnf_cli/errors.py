@@ -46,6 +46,12 @@ class NoAnswer(CnfError):
     code = 1
 
 
+class PluginError(CnfError):
+    """A plugin's own code raised something that is not meant for a user."""
+
+    code = 70
+
+
 class MissingDependency(CnfError):
     """An optional dependency is not installed."""
 

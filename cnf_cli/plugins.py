@@ -6,12 +6,13 @@ import ast
 import importlib
 import importlib.machinery
 import importlib.util
+import traceback
 from functools import cache
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from cnf_cli.errors import RecipeError, did_you_mean
+from cnf_cli.errors import PluginError, RecipeError, did_you_mean
 from cnf_cli.recipe.sections import Section
 
 FAMILIES = ("problems", "policies", "attacks", "defences", "solvers")
@@ -61,6 +62,33 @@ def create(family: str, section: Section, *args: Any, **options: Any) -> Any:
     module = load(family, table["defence" if family == "defences" else "kind"])
     # `params` reads a light copy of the class; the plugin's own code is given its own.
     return getattr(module, _CLASSES[family])(module.Params.model_validate(table), *args, **options)
+
+
+def blame(error: BaseException) -> PluginError | None:
+    """The error of the plugin whose own code raised `error`, with its file and line; None where it was another's.
+
+    Its own code is what lies deepest of this package: what a plugin hands to torch, and fails there, is its own doing.
+    """
+    if isinstance(error, SyntaxError) and error.filename:
+        places = [(Path(error.filename), error.lineno or 0)]
+    else:
+        frames = reversed(traceback.extract_tb(error.__traceback__))
+        places = [(Path(frame.filename), frame.lineno or 0) for frame in frames]
+    for path, line in places:
+        if not path.is_relative_to(_ROOT):
+            continue
+        if path.parent.parent != _ROOT or path.parent.name not in FAMILIES or not _is_plugin(path):
+            return None
+        told = f"the plugin '{path.stem}' of {path.parent.name} raised {type(error).__name__}: {error}"
+        return PluginError(told, at=f"{path}:{line}")
+    return None
+
+
+def _is_plugin(path: Path) -> bool:
+    try:
+        return _params_node(_parse(path)) is not None
+    except SyntaxError:  # nobody knows what it would have been
+        return True
 
 
 def _path(family: str, kind: str) -> Path:

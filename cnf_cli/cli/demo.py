@@ -59,7 +59,7 @@ def _watched(ctx: Context, launch: Launch, task: Task) -> Iterator[Runner]:
     """A runner with a live overview on a terminal, and with lines elsewhere."""
     runner = launch.runner()
     if ctx.quiet or not ctx.console.is_terminal:
-        runner.on_step = lambda step: launch._note(step, [])
+        runner.on_step = launch.note
         yield runner
         return
     from cnf_cli import plots

@@ -103,9 +103,10 @@ def evaluate(
         normalise=normalise,
         seed=recipe.evaluate.seed,
     )
-    manifest = launch.run(task) if plan else job.run(task)
-    if manifest is None:
+    if plan:
+        launch.run(task)
         return
+    manifest, _ = launch.make(task)  # the table, not the id, is what goes to stdout
     job.show(manifest, chosen_style(csv=csv, latex=latex, markdown=markdown), per_model=per_model, paper=paper)
 
 

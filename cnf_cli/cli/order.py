@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cnf_cli.cli.context import Context
     from cnf_cli.cli.run_stage import Launch
-    from cnf_cli.pipeline.stage import Task
     from cnf_cli.recipe import Recipe
     from cnf_cli.stages.assemble import Named, Solvers
     from cnf_cli.stages.evaluate import SetOf
@@ -153,15 +152,6 @@ class Order:
                     self.ctx.say(f"{text} is {name}")  # tables name an artifact by its content
             seen.add(manifest.key)
         return out
-
-    def run(self, task: Task) -> Manifest:
-        """As `Launch.run`, but the table, not the id, is what goes to stdout."""
-        runner = self.launch.runner()
-        runner.on_step = lambda step: self.launch._note(step, [])
-        manifest = runner.run(task, force=self.launch.force, deps=self.launch.deps)
-        if self.launch.alias:
-            self.ctx.store.tag(self.launch.alias, manifest.key)
-        return manifest
 
     def show(self, manifest: Manifest, style: str | None, *, per_model: bool, paper: bool) -> None:
         """The table, in the asked-for style."""

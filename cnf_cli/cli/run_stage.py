@@ -93,32 +93,47 @@ class Launch:
 
     def run(self, task: Task) -> Manifest | None:
         """The artifact; None when only the plan was asked for. The artifact's id, or a JSON object, goes to stdout."""
+        if self.plan:
+            self._show(self.runner().plan(task, force=self.force))
+            return None
+        manifest, hit = self.make(task)
+        told = {"id": manifest.key, "stage": manifest.stage, "hit": hit, "checks": manifest.checks}
+        self.ctx.emit(told, manifest.key)
+        return manifest
+
+    def make(self, task: Task) -> tuple[Manifest, bool]:
+        """The artifact under its alias, and whether the store had it; steps and warnings are told on stderr."""
         from cnf_cli.stages import ranks
 
         runner = self.runner()
-        if self.plan:
-            self._show(runner.plan(task, force=self.force))
-            return None
         steps: list[Step] = []
-        runner.on_step = lambda step: self._note(step, steps)
+
+        def note(step: Step) -> None:
+            steps.append(step)
+            self.note(step)
+
+        runner.on_step = note
         manifest = runner.run(task, force=self.force, deps=self.deps)
         ranks.leave()
         if self.alias and ranks.rank() == 0:
             self.ctx.store.tag(self.alias, manifest.key)
-        for warning in manifest.checks.get("warnings", ()):
-            self.ctx.say(f"warning: {warning}")
-        told = {"id": manifest.key, "stage": manifest.stage, "hit": steps[-1].state == "hit", "checks": manifest.checks}
-        self.ctx.emit(told, manifest.key)
-        return manifest
+        return manifest, steps[-1].state == "hit"
 
     def runner(self) -> Runner:
-        """A runner against this command's store, with its progress."""
+        """A runner against this command's store, with its progress; warnings of all that it makes or finds are told."""
         from cnf_cli.stages.runner import Runner
 
-        return Runner(self.ctx.store, self.runtime, self.ctx.bars, ("cnf", *sys.argv[1:]), wait=self.ctx.wait)
+        command = ("cnf", *sys.argv[1:])
+        runner = Runner(self.ctx.store, self.runtime, self.ctx.bars, command, wait=self.ctx.wait)
+        runner.on_made = self._warn
+        return runner
 
-    def _note(self, step: Step, steps: list[Step]) -> None:
-        steps.append(step)
+    def _warn(self, manifest: Manifest) -> None:
+        for warning in manifest.checks.get("warnings", ()):
+            self.ctx.note(f"warning: {warning} ({manifest.stage} {manifest.key[:12]})")
+
+    def note(self, step: Step) -> None:
+        """One line for a step that begins, or whose result the store has."""
         what = "found in the store" if step.state == "hit" else f"running ({step.why})"
         self.ctx.say(f"{step.stage}: {what}  {(step.key or '')[:12]}")
 

@@ -197,7 +197,7 @@ def _run(launch: Launch, task: Task, runner: Runner | None = None) -> Manifest:
     """The artifact, without printing its id: the commands here print paths."""
     if runner is None:
         runner = launch.runner()
-        runner.on_step = lambda step: launch._note(step, [])
+        runner.on_step = launch.note
     return runner.run(task, force=launch.force, deps=launch.deps)
 
 

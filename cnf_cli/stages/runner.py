@@ -39,6 +39,8 @@ class Runner:
     bars: Bars = field(default_factory=Silent)
     command: tuple[str, ...] = ()
     on_step: Callable[[Step], None] = lambda _: None
+    on_made: Callable[[Manifest], None] = lambda _: None
+    """Hears of every artifact that was made or found, the inputs' first."""
     wait: bool = True
     """For another process that works on the same result; else that is an error."""
     _done: dict[int, tuple[Task, Manifest]] = field(default_factory=dict)
@@ -91,6 +93,7 @@ class Runner:
         if task.alias and ranks.rank() == 0 and self.store.refs().get(task.alias) != key:
             self._tag(task.alias, key)
         self._done[id(task)] = task, found
+        self.on_made(found)
         return found
 
     def _there(self, source: Manifest | Named) -> Manifest:

@@ -126,6 +126,18 @@ def test_data_with_named_and_newest_policies(made: tuple[Path, Path, dict[str, A
     assert [r["decode"] for r in both["rows"]] == ["sample", "sample", None]
 
 
+def test_warnings_of_what_an_evaluation_reads_are_told(made: tuple[Path, Path, dict[str, Any]], tmp_path: Path) -> None:
+    """A file of degrees is measured with a warning, when it is taken in and when the store has it and in --json."""
+    _, store, _ = made
+    given = tmp_path / "towns.csv"
+    given.write_text("lon,lat\n7.1,50.7\n6.9,50.9\n6.8,51.2\n7.6,51.9\n")
+    for _ in range(2):
+        done = cnf("evaluate", "--data", str(given), "--reference", "descent", "--json", store=store)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("warning: towns: degrees (lon, lat) are costed as if the map were a plane") == 1
+        assert "as if the map were a plane" in " ".join(json.loads(done.stdout)["notes"])
+
+
 def test_compare_joins_equal_protocols_and_refuses_others(made: tuple[Path, Path, dict[str, Any]]) -> None:
     """Two evaluations of one set become one table with paired tests; another augmentation is refused by name."""
     _, store, _ = made
