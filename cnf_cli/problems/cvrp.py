@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor
 
-from cnf_cli.problems import sampling
+from cnf_cli.problems import sampling, varied
 from cnf_cli.problems.base import BaseProblem
 from cnf_cli.problems.instances import Instances
 from cnf_cli.problems.project import DemandRule, How, project_demand
@@ -23,6 +24,7 @@ CAPACITY = {20: 30, 50: 40, 100: 50, 200: 70}
 class Params(ProblemSection):
     """Keys of `[problem]` for kind = "cvrp"."""
 
+    added: ClassVar[tuple[str, ...]] = ("depots", "demands", "capacities")
     kind: str = Field("cvrp", description="problem plugin: `cnf list problems`")
     capacity: int | None = Field(
         None,
@@ -31,6 +33,13 @@ class Params(ProblemSection):
         description="units a vehicle carries; none = 30, 40, 50, 70 for n = 20, 50, 100, 200, else 30 + n/5",
     )
     demand_max: int = Field(9, ge=1, le=10**6, description="demands are whole units, uniform from 1 to this")
+    depots: Literal["uniform", "varied"] = Field(
+        "uniform", description="varied: middle, corner or anywhere, as in set X"
+    )
+    demands: Literal["uniform", "varied"] = Field("uniform", description="varied: one of set X's seven kinds, to 100")
+    capacities: Literal["fixed", "varied"] = Field(
+        "fixed", description="varied: for routes of 3 to 25 customers, mostly about 6, as in set X"
+    )
 
 
 class Problem(BaseProblem):
@@ -50,15 +59,26 @@ class Problem(BaseProblem):
         return self.params.capacity or CAPACITY.get(n) or math.ceil(30 + n / 5)
 
     def sample(self, count: int, *, rng: torch.Generator, n: int | None = None, dist: str | None = None) -> Instances:
-        """`count` maps of a uniform depot and n customers with whole demands."""
+        """`count` maps of a depot and n customers with whole demands, none above the capacity."""
         n = n or self.params.n
         customers = sampling.coordinates(dist or self.params.dist, count, n, rng)
-        depot = sampling.uniform(count, 1, rng)
-        limit = self.capacity(n)
-        units = torch.randint(1, min(self.params.demand_max, limit) + 1, (count, n), generator=rng, device=rng.device)
-        demand = torch.cat([torch.zeros(count, 1, device=rng.device), units / limit], 1)
-        capacity = torch.full((count,), float(limit), device=rng.device)
+        depot = varied.depots(count, rng) if self.params.depots == "varied" else sampling.uniform(count, 1, rng)
+        units = self._units(customers, rng)
+        if self.params.capacities == "varied":
+            capacity = varied.capacities(units, rng)
+        else:
+            capacity = torch.full((count,), float(self.capacity(n)), device=rng.device).maximum(units.amax(1))
+        demand = torch.cat([torch.zeros(count, 1, device=rng.device), units / capacity[:, None]], 1)
         return Instances(torch.cat([depot, customers], 1), demand, capacity)
+
+    def _units(self, customers: Float[Tensor, "b n 2"], rng: torch.Generator) -> Float[Tensor, "b n"]:
+        if self.params.demands == "varied":
+            return varied.demands(customers, rng)
+        count, n, _ = customers.shape
+        most = self.params.demand_max
+        if self.params.capacities == "fixed":
+            most = min(most, self.capacity(n))
+        return torch.randint(1, most + 1, (count, n), generator=rng, device=rng.device).float()
 
     def features(self, inst: Instances) -> dict[str, Float[Tensor, "b k f"]]:
         """The depot's coordinates; each customer's coordinates and demand."""
@@ -84,6 +104,7 @@ class Problem(BaseProblem):
         """Moved coordinates inside the unit square, moved demands whole units within the capacity."""
         masks = self.masks(inst, names)
         if "demand" in masks and inst.demand is not None and inst.capacity is not None:
-            units = project_demand(inst.demand, inst.capacity, masks["demand"], demand, self.params.demand_max)
+            largest = varied.LARGEST if self.params.demands == "varied" else self.params.demand_max
+            units = project_demand(inst.demand, inst.capacity, masks["demand"], demand, largest)
             inst = inst.with_(demand=units)
         return super().project(inst, names, how, demand)
