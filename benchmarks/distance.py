@@ -3,6 +3,7 @@
     python -m benchmarks.distance [--n 20] [--instances 100000] [--seeds 1] [--designs plain all] [--out distance]
 
 Every design is trained on equally many instances by the recipe's preference loss; the table has the CPU time that took.
+Those with labels learn from `--labelled` maps that `--labeller` solved, whose time is told apart: labels are made once.
 Then each is measured, greedy with x8 copies, on fresh uniform maps, on rotated and exploded ones, and on maps that were
 made hard for `--victim`, an entry of the zoo without biases, against the reference solver. Runs are kept in OUT/store:
 a command that was cut off goes on where it stopped, and one with more designs or seeds adds to what there is.
@@ -21,14 +22,24 @@ from typing import Any
 Keys = dict[str, Any]
 BIASES = ("pointer_bias", "glimpse_bias", "encoder_bias")
 SHIFTS = ("uniform", "rotation", "explosion")
-TEST_SEED = 8642
+LABELS = "labels"
+TEST_SEED, LABEL_SEED = 8642, 9753
 """Apart from the seeds that trainings, their validation sets and the zoo's cards draw from."""
 
 
-def designs() -> dict[str, Keys]:
-    """Name -> keys of [policy]."""
-    each = {bias.removesuffix("_bias"): {bias: True} for bias in BIASES}
-    return {"plain": {}, **each, "all": dict.fromkeys(BIASES, True)}
+def designs() -> dict[str, tuple[Keys, Keys]]:
+    """Name -> keys of [policy], keys of [pretrain]."""
+    each: dict[str, tuple[Keys, Keys]] = {bias.removesuffix("_bias"): ({bias: True}, {}) for bias in BIASES}
+    everything = dict.fromkeys(BIASES, True)
+    slowly = {"labels": LABELS, "label_share": 0.5, "label_end": 0.2, "rollout_weight": 20.0}
+    return {
+        "plain": ({}, {}),
+        **each,
+        "all": (everything, {}),
+        "plain, labels": ({}, {"labels": LABELS}),
+        "all, labels": (everything, {"labels": LABELS}),
+        "all, labels then both": (everything, slowly),
+    }
 
 
 class Bench:
@@ -45,7 +56,17 @@ class Bench:
         self.runner = Runner(self.store, RuntimeSection(threads=args.threads))
         self.victim = zoo.take(self.store, args.victim)
 
-    def recipe(self, keys: Keys, seed: int = 1) -> Any:
+    def label(self) -> None:
+        """The maps to imitate on are in the store under their alias."""
+        from cnf_cli.stages import data, label
+
+        drawn = data.task(self.recipe({}).problem, self.args.labelled, LABEL_SEED)
+        made = self.runner.run(label.task(drawn, self.args.labeller, local={"jobs": self.args.threads}))
+        self.store.tag(LABELS, made.key)
+        spent = float(made.provenance["solver_seconds"]) / 60
+        print(f"{self.args.labelled} labels by {self.args.labeller}: {spent:.1f} minutes", file=sys.stderr, flush=True)
+
+    def recipe(self, keys: Keys, seed: int = 1, training: Keys | None = None) -> Any:
         """The training of one design."""
         from cnf_cli.recipe.load import finish
 
@@ -55,7 +76,7 @@ class Bench:
         tables: dict[str, Keys] = {
             "problem": {"kind": self.args.problem, "n": self.args.n},
             "policy": {"width": self.args.width, **keys},
-            "pretrain": pretrain,
+            "pretrain": pretrain | (training or {}),
             "attack": {"count": self.args.count},
         }
         return finish("distance", tables, {})
@@ -67,7 +88,10 @@ class Bench:
         made = []
         for seed in range(1, self.args.seeds + 1):
             print(f"{name}, seed {seed}", file=sys.stderr, flush=True)
-            made.append(self.runner.run(pretrain.task(self.recipe(designs()[name], seed))))
+            policy, training = designs()[name]
+            if training:
+                self.label()
+            made.append(self.runner.run(pretrain.task(self.recipe(policy, seed, training))))
         return made
 
     def sets(self) -> Iterator[tuple[str, Any]]:
@@ -126,6 +150,8 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--lr", type=float, default=6e-4)
     parser.add_argument("--count", type=int, default=500, help="instances of each test set")
+    parser.add_argument("--labelled", type=int, default=10_000, help="maps with labels")
+    parser.add_argument("--labeller", default="elkai", help="who solves them; fast_tsp's tours depend on the machine")
     parser.add_argument("--victim", default="", help="whose adversarial maps; default: the zoo's for that size")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", default="distance", help="folder for the table and the runs")
