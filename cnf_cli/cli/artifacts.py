@@ -52,6 +52,8 @@ def ls(ctx: Context, stage: Annotated[str | None, typer.Option(help="Only this s
     """List artifacts, newest first."""
     from cnf_cli.stages.provenance import moment
 
+    if stage is not None:
+        _known(stage)
     names: dict[str, list[str]] = {}
     for alias, key in ctx.store.refs().items():
         names.setdefault(key, []).append(alias)
@@ -68,9 +70,20 @@ def ls(ctx: Context, stage: Annotated[str | None, typer.Option(help="Only this s
     ctx.emit({"artifacts": rows})
     shown = [(r["id"][:12], r["stage"], ", ".join(r["aliases"]), size(r["bytes"]), moment(r["finished"])) for r in rows]
     if not rows:
-        ctx.say(f"no artifacts in {ctx.store.root}")
+        ctx.say(f"no artifacts{f' of the stage {stage}' if stage else ''} in {ctx.store.root}")
     else:
         ctx.table(("id", "stage", "aliases", "size", "finished"), shown)
+
+
+def _known(stage: str) -> None:
+    from cnf_cli.errors import RecipeError, did_you_mean
+    from cnf_cli.stages.table import STAGES
+
+    names = tuple(sorted(one.name for one in STAGES))
+    if stage not in names:
+        near = did_you_mean(stage.replace("-", "_"), names)
+        hint = (f"did you mean '{near}'? " if near else "") + f"stages: {', '.join(names)}"
+        raise RecipeError(f"there is no stage '{stage[:60]}'", hint=hint)
 
 
 def show(ctx: Context, artifact: Id) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 EVERY_SECONDS = 5.0
-WIDE, NARROW = 100, 68
+WIDE, NARROW = 102, 70
 """Columns that the bar, its counts, rate and ETA take, with and without the counts."""
 
 
@@ -42,7 +43,7 @@ def duration(seconds: float) -> str:
 
 
 class Lines:
-    """A line at the start, every few seconds, and at the end."""
+    """A line every few seconds, also while nothing is finished, and at the end."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -53,7 +54,14 @@ class Lines:
     @contextmanager
     def bar(self, what: str, total: int, unit: str, done: int = 0) -> Iterator[Bar]:
         bar = _LineBar(self, what, total, unit, done)
-        yield bar
+        over = threading.Event()
+        beat = threading.Thread(target=bar.beat, args=(over,), daemon=True)
+        beat.start()
+        try:
+            yield bar
+        finally:
+            over.set()
+            beat.join()
         bar.line(last=True)
 
 
@@ -70,14 +78,21 @@ class _LineBar:
         if time.monotonic() - self.last >= EVERY_SECONDS:
             self.line()
 
+    def beat(self, over: threading.Event) -> None:
+        """While one instance takes long, or a pipe has no bar to look at, lines show that the time does not stand."""
+        while not over.wait(max(0.01, self.last + EVERY_SECONDS - time.monotonic())):
+            if time.monotonic() - self.last >= EVERY_SECONDS:
+                self.line()
+
     def line(self, last: bool = False) -> None:
         self.last = time.monotonic()
         spent = self.last - self.started
         rate = (self.done - self.started_at) / spent if spent > 0 else 0.0
-        left = f"{duration((self.total - self.done) / rate)} left" if rate > 0 and not last else f"in {duration(spent)}"
+        left = f"{duration((self.total - self.done) / rate)} left" if rate > 0 else f"after {duration(spent)}"
+        left = f"in {duration(spent)}" if last else left
         share = f"{100 * self.done / self.total:.0f}%" if self.total else "100%"
         parts = [f"{self.what}: {self.done:,}/{self.total:,} {self.unit} ({share})", f"{rate:.4g}/s", left]
-        self.lines.say("  ".join([*parts, describe(self.shown)]).rstrip())
+        self.lines.say("  ".join([*parts, describe(dict(self.shown))]).rstrip())
 
 
 class Live:
@@ -114,6 +129,7 @@ class Live:
             return p.TextColumn(template, style=style, markup=False)
 
         columns: list[p.ProgressColumn] = [
+            p.SpinnerColumn("line"),
             text("{task.description}"),
             p.BarColumn(16),
             text("{task.percentage:>3.0f}%"),

@@ -134,7 +134,10 @@ class Launch:
 
     def note(self, step: Step) -> None:
         """One line for a step that begins, or whose result the store has."""
-        what = "found in the store" if step.state == "hit" else f"running ({step.why})"
+        from cnf_cli.stages.runner import NEW
+
+        why = "" if step.why in ("", NEW) else f" ({step.why})"
+        what = "found in the store" if step.state == "hit" else f"running{why}"
         self.ctx.say(f"{step.stage}: {what}  {(step.key or '')[:12]}")
 
     def _show(self, steps: list[Step]) -> None:

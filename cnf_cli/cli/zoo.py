@@ -73,6 +73,7 @@ def show(ctx: Context, name: Name) -> None:
     """Show one entry's card: how it was trained, on what machine, and what was measured on it, by which commands."""
     from cnf_cli.cli.artifacts import size
     from cnf_cli.stages import zoo
+    from cnf_cli.stages.provenance import moment
     from cnf_cli.zoo.cards import card, weight_files
 
     one = card(name)
@@ -85,11 +86,13 @@ def show(ctx: Context, name: Name) -> None:
         f"{one.alias}: {one.about}\nartifact {key[:12]}, {size(one.weights.bytes)} of {one.weights.dtype}, checked\n"
     )
     for k, run in enumerate(one.training):
-        ctx.write(f"{'trained' if k == 0 else 'from'} by: {run.command}")
+        how = "trained by" if k == 0 else "it started from the result of"
+        ctx.write(f"{how}: {run.command}")
         ctx.write(f"  recipe {run.recipe or '-'}, seed {run.seed}, {run.seen}, {run.seconds:,.0f} s,")
         hours = f"{'at most ' if run.core_hours_are == 'at most' else ''}{run.core_hours:.2f} core-hours"
         ctx.write(f"  {hours}, {run.machine['cpu']} ({run.machine['cores']} cores), {run.engine} engine,")
-        ctx.write(f"  cnf at {run.git}, torch {run.versions.get('torch')}, finished {run.finished}")
+        commit = run.git or "an unknown commit"
+        ctx.write(f"  cnf at {commit}, torch {run.versions.get('torch')}, finished {moment(run.finished)}")
     for note in one.notes:
         ctx.write(f"note: {note}")
     for name, public in {g.set: g.names for g in one.gaps if g.names}.items():

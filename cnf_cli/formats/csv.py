@@ -100,7 +100,7 @@ def _item(
         raise DataError(
             "the vehicle's capacity is not given" if capacity is None else f"capacity {capacity:g} is not positive",
             at=f"{at}:1",
-            hint="add `--capacity 50`, or a line `# capacity: 50` to the file",
+            hint="add a line `# capacity: 50` to the file, or give `cnf solve` and `cnf import` --capacity 50",
         )
     demand = table[:, 2]
     if demand[0] != 0:

@@ -24,8 +24,14 @@ def write(path: Path, item: Item) -> None:
         return
     expected = SUFFIX.get(item.problem, "")
     if path.suffix.lower() != expected:
-        raise DataError(f"a {item.problem} is not written as {path.name}", hint=f"name it *{expected} or *.csv")
+        raise DataError(f"this {item.problem} is not written as {path.name}", hint=f"name it {_names(item)}")
     write_atomic(path, render(item).encode())
+
+
+def _names(item: Item) -> str:
+    """The names under which an instance can be exported without loss."""
+    text = SUFFIX.get(item.problem) if item.rule in RULES.values() and item.problem in SUFFIX else None
+    return " or ".join(f"*{suffix}" for suffix in (text, ".csv" if item.xy is not None else None, ".h5") if suffix)
 
 
 def render(item: Item) -> str:
@@ -35,7 +41,7 @@ def render(item: Item) -> str:
     if item.rule not in types or item.problem not in kinds:
         raise DataError(
             f"{item.problem} with distance rule {item.rule} cannot be written as TSPLIB",
-            hint="export it as .h5 or .csv: TSPLIB rounds distances to whole numbers",
+            hint=f"name it {_names(item)}: TSPLIB rounds distances to whole numbers",
         )
     n = item.nodes
     order = np.argsort(item.numbers, kind="stable")

@@ -13,6 +13,7 @@ from cnf_cli.formats.tsplib import looks_like
 
 # The long integer that opens torch's older checkpoint files, as a pickle of protocol 2.
 TORCH_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+_OLD_EXCEL = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _TEXT = (".tsp", ".atsp", ".vrp", ".tour", ".sol", ".csv")
 _UNUSABLE = {
     "empty": ("is empty", "download it again"),
@@ -20,6 +21,8 @@ _UNUSABLE = {
     "git-lfs": ("is a Git LFS pointer, not the data itself", "run `git lfs pull` where it came from"),
     "truncated zip": ("is a truncated zip file", "download it again"),
     "zip": ("is a zip archive", "unpack it and import what is inside"),
+    "excel": ("is an Excel workbook", "save the sheet as CSV (in Excel: Save as, CSV UTF-8) and give that file"),
+    "opendocument": ("is an OpenDocument file", "save the sheet as CSV and give that file"),
     "numpy": ("is a numpy file", "save it as .csv"),
     "gzip": ("is gzip-compressed", "unpack it first: `gunzip`"),
     "tar": ("is a tar archive", "unpack it and import what is inside"),
@@ -43,7 +46,7 @@ def sniff(path: Path) -> str:
         return _zip(path)
     if head.startswith(TORCH_MAGIC):
         return "torch"
-    for start, kind in ((b"\x1f\x8b", "gzip"), (b"\x93NUMPY", "numpy"), (b"%PDF", "pdf")):
+    for start, kind in ((b"\x1f\x8b", "gzip"), (b"\x93NUMPY", "numpy"), (b"%PDF", "pdf"), (_OLD_EXCEL, "excel")):
         if head.startswith(start):
             return kind
     if head[257:262] == b"ustar":
@@ -65,6 +68,10 @@ def _zip(path: Path) -> str:
         return "truncated zip"
     if any(name.rpartition("/")[2] == "data.pkl" for name in names):
         return "torch"
+    if any(name.startswith("xl/") for name in names):
+        return "excel"
+    if "mimetype" in names and "content.xml" in names:
+        return "opendocument"
     return "numpy" if names and all(name.endswith(".npy") for name in names) else "zip"
 
 

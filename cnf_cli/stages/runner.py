@@ -18,6 +18,9 @@ from cnf_cli.stages.provenance import provenance
 from cnf_cli.stages.turns import claim, kept
 from cnf_cli.store import Input, Manifest, Store
 
+NEW = "not made yet"
+"""Why a stage runs that nothing in the store was made for."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -194,17 +197,26 @@ class Runner:
             self.bars.say(f"the store is read-only: alias {alias} was not set")
 
     def _why(self, task: Task, inputs: Mapping[str, Manifest]) -> str:
-        """The first part of the key that differs from the nearest artifact of the same stage."""
+        """The first part of the key that differs from what was made before for the same purpose; NEW without any.
+
+        That is what has, or was made under, the task's name; for one without a name, what differs in one part only and
+        reads the same inputs. Any other artifact of the stage that lies near has nothing to do with it.
+        """
         wanted = dict(_parts(task.stage.version, task.dumped(), {n: m.digest for n, m in inputs.items()}))
         best: list[str] | None = None
+        named = self.store.refs().get(task.alias) if task.alias else None
         for manifest in self.store.manifests(task.stage.name):
+            if task.alias and task.alias != manifest.provenance.get("made_as") and manifest.key != named:
+                continue
             digests = {name: entry.digest for name, entry in manifest.inputs.items()}
             have = dict(_parts(manifest.version, manifest.sections, digests))
             differs = [part for part in {**have, **wanted} if have.get(part) != wanted.get(part)]
+            if not task.alias and (len(differs) > 1 or any(part.startswith("input ") for part in differs)):
+                continue
             if best is None or len(differs) < len(best):
                 best, nearest = differs, have
         if best is None:
-            return "never run"
+            return NEW
         if not best:
             return "the stored result is damaged"
         first = best[0]

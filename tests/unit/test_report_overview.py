@@ -37,7 +37,7 @@ def test_lines_fill_up_in_order() -> None:
     with Overview(console, lines) as overview:
         overview.step(Step("data", "hit", "k1", ""))
         assert shown(overview)[0] == ("draw", False, "found in the store")
-        overview.step(Step("label", "miss", "k2", "never run"))
+        overview.step(Step("label", "miss", "k2", "not made yet"))
         assert shown(overview)[0] == ("draw", True, "found in the store")
         with overview.bar("solving", 10, "instances") as bar:
             bar.advance(4, cost=3.5)

@@ -38,7 +38,7 @@ def test_second_run_is_a_hit(tmp_path: Path) -> None:
 def test_plan_names_the_first_difference(tmp_path: Path) -> None:
     """A miss says which part of the key differs from the nearest artifact; what waits for it says so."""
     runner = Runner(Store(tmp_path))
-    assert [s.why for s in runner.plan(tasks()[1])] == ["never run", "needs the result of selftest_count"]
+    assert [s.why for s in runner.plan(tasks()[1])] == ["not made yet", "needs the result of selftest_count"]
     runner.run(tasks()[1])
     steps = runner.plan(tasks(30)[1])
     assert [s.state for s in steps] == ["miss", "waits"]
