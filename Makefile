@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SOURCES := pyproject.toml constraints.txt $(wildcard cnf_cli/engine/cpp/*)
 
-.PHONY: demo fmt check test test-slow fuzz bench fuzz clean
+.PHONY: demo fmt check test test-slow fuzz bench clean
 
 demo: $(STAMP)
-	$(BIN)/cnf demo
+	$(BIN)/cnf demo --force
 
 # Rewrites the sources as the formatter wants them, and mends what the linter can mend by itself.
 fmt: $(STAMP)

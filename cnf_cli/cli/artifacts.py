@@ -11,6 +11,7 @@ import typer
 from cnf_cli.cli import complete
 from cnf_cli.cli.context import Context, command
 from cnf_cli.errors import CheckFailed
+from cnf_cli.store.garbage import KEEP_DAYS
 
 if TYPE_CHECKING:
     from cnf_cli.store import Lineage, Manifest
@@ -191,7 +192,7 @@ def untag(
 
 def du(ctx: Context) -> None:
     """How much space the store takes, by stage, and how much gc would free."""
-    used = ctx.store.du()
+    used = ctx.store.du(KEEP_DAYS)
     ctx.emit(
         {
             "objects": used.objects,
@@ -225,7 +226,7 @@ def verify(ctx: Context, deep: Annotated[bool, typer.Option("--deep", help="Also
 def gc(
     ctx: Context,
     yes: Annotated[bool, typer.Option("--yes", help="Really delete.")] = False,
-    keep_days: Annotated[float, typer.Option(help="Keep what is younger than this.", min=0)] = 0,
+    keep_days: Annotated[float, typer.Option(help="Keep what is younger than this.", min=0)] = KEEP_DAYS,
 ) -> None:
     """List, or with --yes delete, what no alias reaches."""
     sweep = ctx.store.gc(yes, keep_days)
@@ -234,5 +235,6 @@ def gc(
     ctx.table(("what", "file", "size"), [(d.what, d.path.name[:20], size(d.size)) for d in sweep.removed])
     for note in sweep.notes:
         ctx.say(note)
+    kept = f"kept: what an alias reaches, and all of the last {keep_days:g} days"
     done = "freed" if sweep.deleted else "would be freed; `cnf gc --yes` deletes"
-    ctx.say(f"{size(sweep.bytes)} in {len(sweep.removed)} files {done} (anything younger than an hour is kept)")
+    ctx.say(f"{size(sweep.bytes)} in {len(sweep.removed)} files {done} ({kept})")

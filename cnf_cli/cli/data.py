@@ -93,10 +93,10 @@ def export(
     from cnf_cli.formats import dataset
     from cnf_cli.formats.export import write
     from cnf_cli.formats.item import items_of
+    from cnf_cli.regular_files import refuse_taken
 
     key, found = open_data(ctx, artifact)
-    if file.exists() and not force:
-        raise DataError(f"{file} exists already", hint="choose another name, or --force")
+    refuse_taken([file], force=force)
     if file.suffix in (".h5", ".hdf5"):
         dataset.save(file, found)
     else:
@@ -174,6 +174,7 @@ def solve(
     aug: Aug = None,
     distance_bias: Bias = None,
     write_sol: Annotated[Path | None, typer.Option("--write-sol", help="Folder for .tour and .sol files.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite .tour and .sol files that are there.")] = False,
     problem: Problem = None,
     capacity: Capacity = None,
     device: Annotated[str, typer.Option(envvar="CNF_DEVICE", help="auto, cpu, cuda.")] = "auto",
@@ -189,7 +190,7 @@ def solve(
     given = artifact(ctx, policy)
     asked = (ctx.store, files, given, recipe.runtime, ctx.bars, aug, write_sol)
     bias = recipe.evaluate.distance_bias
-    for row in solve_files(*asked, problem=problem, capacity=capacity, note=ctx.note, distance_bias=bias):
+    for row in solve_files(*asked, problem=problem, capacity=capacity, note=ctx.note, distance_bias=bias, force=force):
         rows.append(row)
     ctx.emit({"rows": rows})
     shown = [

@@ -31,6 +31,7 @@ def demo(
     out: Annotated[Path, typer.Option("--out", help="Where the report goes.", dir_okay=False)] = Path("report.html"),
     set_: Sets = None,
     plan: Plan = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace another file that is there.")] = False,
 ) -> None:
     """Train a small solver, attack it, harden it, measure it against a real solver, and write a report about it."""
     from cnf_cli.cli.visualize import copy_page, evaluation_task, make_report
@@ -46,7 +47,7 @@ def demo(
     with _watched(ctx, launch, task) as runner:
         measured = runner.run(task)
         page = make_report(launch, [measured], chosen.visualize.count, chosen, runner)
-    path = copy_page(ctx, page, out)
+    path = copy_page(ctx, page, out, force=force)
     spent = time.monotonic() - started
     ctx.say(f"\n{page.checks['headline']}")
     ctx.say(f"The report, after {spent:.0f} s, to open in a browser:")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +11,7 @@ import typer
 
 from cnf_cli.cli import complete
 from cnf_cli.cli.context import Context, command
-from cnf_cli.cli.run_stage import Force, Launch, NoDeps, Nodes, Plan, Sets, recipe_for
+from cnf_cli.cli.run_stage import RUN, Launch, NoDeps, Nodes, Plan, Sets, recipe_for
 
 if TYPE_CHECKING:
     from cnf_cli.pipeline.stage import Task
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 PANEL = "Looking"
 Count = Annotated[int | None, typer.Option("--count", help="Instances shown.", min=1, max=64)]
+Redraw = Annotated[
+    bool,
+    typer.Option("--force", help="Draw again, and replace files that are there.", rich_help_panel=RUN),
+]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder for copies of the files.", file_okay=False)]
 
 
@@ -46,7 +50,7 @@ def visualize(
     n: Nodes = None,
     set_: Sets = None,
     plan: Plan = False,
-    force: Force = False,
+    force: Redraw = False,
     no_deps: NoDeps = False,
 ) -> None:
     """Draw figures from artifacts as PNG and SVG; an evaluation's id suffices for all of its story."""
@@ -66,7 +70,7 @@ def visualize(
         if found is not None:
             chosen = recipe.visualize.figures or plots.kinds()
             made = figures(launch, chosen, [found], count or recipe.visualize.count, asked=recipe.visualize.figures)
-            _deliver(ctx, made, out or Path("figures"))
+            _deliver(ctx, made, out or Path("figures"), force=force)
         return None
     kind, ids = plots.check(what[0]), what[1:]
     if not ids:
@@ -79,7 +83,7 @@ def visualize(
     if plan:
         launch.run(task)
     else:
-        _deliver(ctx, {kind: _run(launch, task)}, out or Path("figures"))
+        _deliver(ctx, {kind: _run(launch, task)}, out or Path("figures"), force=force)
     return None
 
 
@@ -91,7 +95,7 @@ def report(
     n: Nodes = None,
     set_: Sets = None,
     plan: Plan = False,
-    force: Force = False,
+    force: Redraw = False,
     no_deps: NoDeps = False,
 ) -> None:
     """Write one HTML page that tells the whole story: what was attacked, what broke, what was repaired, by how much."""
@@ -107,7 +111,7 @@ def report(
     else:
         launch = Launch(ctx, RuntimeSection(), force=force)
         page = make_report(launch, _artifacts(ctx, what), count or 4)
-    path = copy_page(ctx, page, out)
+    path = copy_page(ctx, page, out, force=force)
     ctx.emit({"id": page.key, "stage": page.stage, "path": str(path)}, str(path))
 
 
@@ -184,13 +188,32 @@ def make_report(
     return _run(launch, task, runner)
 
 
-def copy_page(ctx: Context, page: Manifest, out: Path) -> Path:
-    """A copy of the page, replaced as a whole."""
-    from cnf_cli.stages.files import write_atomic
-
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(out, ctx.store.open(page.key, "report.html").read_bytes())
+def copy_page(ctx: Context, page: Manifest, out: Path, *, force: bool = False) -> Path:
+    """A copy of the page; another file that is there stays unless the user says otherwise."""
+    _copy(ctx, {out: (page, "report.html")}, force=force)
     return out.absolute()
+
+
+def _copy(ctx: Context, wanted: Mapping[Path, tuple[Manifest, str]], *, force: bool) -> None:
+    """Copies of artifacts' files are at these paths, all or none; a file that holds just that may stay."""
+    from cnf_cli.regular_files import explained, refuse_taken, write_atomic
+
+    data = {path: ctx.store.open(made.key, name).read_bytes() for path, (made, name) in wanted.items()}
+    new = [path for path, content in data.items() if not _holds(path, content)]
+    refuse_taken(new, force=force)
+    for path in new:
+        with explained(path.parent, 0):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, data[path])
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    from cnf_cli.regular_files import read
+
+    try:
+        return read(path, len(content)) == content
+    except OSError:
+        return False
 
 
 def _run(launch: Launch, task: Task, runner: Runner | None = None) -> Manifest:
@@ -207,15 +230,10 @@ def _artifacts(ctx: Context, ids: list[str]) -> list[Manifest]:
     return [found for text in ids if (found := artifact(ctx, text)) is not None]
 
 
-def _deliver(ctx: Context, made: dict[str, Manifest], folder: Path) -> None:
+def _deliver(ctx: Context, made: dict[str, Manifest], folder: Path, *, force: bool) -> None:
     """Copies of all pictures are in the folder; their paths go to stdout."""
-    from cnf_cli.stages.files import write_atomic
-
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for kind, manifest in made.items():
-        for name in (f"{kind}.png", f"{kind}.svg"):
-            write_atomic(folder / name, ctx.store.open(manifest.key, name).read_bytes())
-            paths.append(str(folder / name))
+    pictures = [(manifest, f"{kind}.{end}") for kind, manifest in made.items() for end in ("png", "svg")]
+    _copy(ctx, {folder / name: (manifest, name) for manifest, name in pictures}, force=force)
+    paths = [str(folder / name) for _, name in pictures]
     told = [{"kind": kind, "id": m.key, "title": m.checks.get("title")} for kind, m in made.items()]
     ctx.emit({"figures": told, "files": paths}, "\n".join(paths))

@@ -191,7 +191,15 @@ class Runner:
         return found
 
     def _tag(self, alias: str, key: str) -> None:
+        """The alias names this artifact; the one that it named keeps a name of its own, so that gc leaves it."""
+        aliases = self.store.refs()
+        before = aliases.pop(alias, None)
         try:
+            if before is not None and before not in aliases.values() and self.store.find(before):
+                folder, slash, last = alias.rpartition("/")
+                kept = f"{folder}{slash}{last[:51]}-{before[:12]}"  # a name has at most 64 letters
+                self.store.tag(kept, before)
+                self.bars.say(f"{alias} named {before[:12]} until now, which is kept as {kept}")
             self.store.tag(alias, key)
         except OSError:
             self.bars.say(f"the store is read-only: alias {alias} was not set")

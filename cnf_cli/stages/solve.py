@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cnf_cli.errors import ArtifactError, CnfError, DataError
 from cnf_cli.recipe.sections import ProblemSection, RuntimeSection
+from cnf_cli.stages import solution_files
 from cnf_cli.stages.job import Artifact, Bars
 from cnf_cli.store import Manifest, Store
 
@@ -32,10 +33,12 @@ def solve_files(
     capacity: float | None = None,
     note: Callable[[str], None] | None = None,
     distance_bias: Rates = (),
+    force: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """One row per instance; without `policy` the one that fits the instance's size best, which is said.
 
-    Without `augment` each is shown as many copies as the problem usually has.
+    Without `augment` each is shown as many copies as the problem usually has. Solutions in `write_to` replace what is
+    there only by `force`.
     """
     from cnf_cli import plugins
     from cnf_cli.formats.dataset import Dataset
@@ -57,14 +60,15 @@ def solve_files(
     assert issubclass(about, ProblemSection)
     shown = copies(about, about.usual_copies if augment is None else augment)
     items = items_of(found)
+    files_of = solution_files.planned(write_to, items, force=force)
     chosen = _chosen(store, found.problem, items, policy, tell)
     with set_up(runtime) as setup, bars.bar("solving", len(items), "instances") as bar:
         ensembles: dict[str, Ensemble] = {}
-        for item, manifest in zip(items, chosen, strict=True):
+        for item, manifest, target in zip(items, chosen, files_of, strict=True):
             if manifest.key not in ensembles:
                 ensembles[manifest.key] = load_models(Artifact(store, manifest), setup.device).biased(distance_bias)
                 _check(ensembles[manifest.key], manifest, found.problem)
-            row = _solve_one(item, ensembles[manifest.key], setup, shown, write_to)
+            row = _solve_one(item, ensembles[manifest.key], setup, shown, target)
             yield {**row, "policy": manifest.checks.get("known") or manifest.key}
             bar.advance()
 
@@ -98,7 +102,7 @@ def _chosen(
     return [taken[n] for n in sizes]
 
 
-def _solve_one(item: Item, ensemble: Ensemble, setup: Setup, augment: int, write_to: Path | None) -> dict[str, Any]:
+def _solve_one(item: Item, ensemble: Ensemble, setup: Setup, augment: int, target: Path | None) -> dict[str, Any]:
     from cnf_cli.formats.item import collect
     from cnf_cli.policies.run import solve
 
@@ -113,6 +117,8 @@ def _solve_one(item: Item, ensemble: Ensemble, setup: Setup, augment: int, write
     tour = [int(v) for v in solved.tour[best, 0] if v >= 0]
     cost = item.re_cost(tour)
     known = None if item.cost != item.cost else item.cost
+    if target is not None:
+        solution_files.write(target, item, tour, cost)
     return {
         "name": item.name,
         "nodes": item.nodes,
@@ -121,17 +127,5 @@ def _solve_one(item: Item, ensemble: Ensemble, setup: Setup, augment: int, write
         "gap_percent": None if not known else 100 * (cost / known - 1),
         "seconds": round(time.monotonic() - started, 3),
         "model": best,
-        "file": None if write_to is None else str(_write(write_to, item, tour, cost)),
+        "file": None if target is None else str(target),
     }
-
-
-def _write(folder: Path, item: Item, tour: list[int], cost: float) -> Path:
-    from cnf_cli.formats.tours import write_sol, write_tour
-
-    folder.mkdir(parents=True, exist_ok=True)
-    stem = "".join(c if c.isalnum() or c in "._-" else "_" for c in item.name) or "instance"
-    if item.demand is not None:
-        write_sol(folder / f"{stem}.sol", tour, cost, item.ids)
-        return folder / f"{stem}.sol"
-    write_tour(folder / f"{stem}.tour", stem, tour, item.ids, cost)
-    return folder / f"{stem}.tour"

@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cnf_cli.store import disk
+from cnf_cli.errors import ArtifactError
+from cnf_cli.store import disk, upkeep
 from cnf_cli.store.manifest import is_hash
 from cnf_cli.store.reports import Dead, Sweep
 from cnf_cli.store.upkeep import listed_blobs, listed_keys, read_refs
@@ -17,10 +18,13 @@ if TYPE_CHECKING:
     from cnf_cli.store.store import Store
 
 HOUR, DAY = 3600.0, 86400.0
+KEEP_DAYS = 7.0
+"""So long `cnf gc` leaves what no alias names: what a plain command made, such as an import."""
 
 
 def gc(store: Store, delete: bool, keep_days: float, grace: float, work_days: float) -> Sweep:
     """See Store.gc. Manifests go before the blobs they name, so an interrupted gc leaves no false promise."""
+    _refuse_without_folders(store)
     now, sweep = time.time(), Sweep(delete)
     cutoff = now - max(grace, keep_days * DAY)
     stages, blobs = dict(listed_keys(store)), dict(listed_blobs(store))
@@ -37,6 +41,17 @@ def gc(store: Store, delete: bool, keep_days: float, grace: float, work_days: fl
             _sweep(sweep, "leftover", path, found, cutoff)
     _sweep_work(store, sweep, now, DAY * max(work_days, keep_days))
     return sweep
+
+
+def _refuse_without_folders(store: Store) -> None:
+    """Aliases keep artifacts, manifests keep blobs: without their folders nobody can say what is dead."""
+    lost = upkeep.lost_folders(store)
+    if lost:
+        raise ArtifactError(
+            f"the store has lost its folder {lost[0].name}: nothing is collected",
+            at=str(lost[0]),
+            hint=f"put it back from a copy; `mkdir {lost[0]}` says that what it held may go",
+        )
 
 
 def _sweep_work(store: Store, sweep: Sweep, now: float, keep: float) -> None:

@@ -287,9 +287,9 @@ class Store:
         """The artifact and, by input name, everything it was made from; a missing one has no manifest."""
         return upkeep.lineage(self, key)
 
-    def du(self) -> Usage:
+    def du(self, keep_days: float = 0) -> Usage:
         """What the store holds and how much of it gc would free."""
-        return upkeep.du(self)
+        return upkeep.du(self, keep_days)
 
     def verify(self, deep: bool = False) -> Report:
         """Everything wrong in the store; `deep` rehashes and sets wrong blobs aside, so that their stages run again."""

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cnf_cli.errors import RecipeError
@@ -31,6 +32,11 @@ def listed_blobs(store: Store) -> Iterator[tuple[str, os.stat_result]]:
     for path, found in disk.walk(store.root / "objects"):
         if is_hash(path.name) and path == store.blob(path.name):
             yield path.name, found
+
+
+def lost_folders(store: Store) -> list[Path]:
+    """Folders of a finished store that are not there; its format file was written after them."""
+    return [path for path in (store.root / top for top in ("refs", "stages", "objects")) if not path.is_dir()]
 
 
 def read_refs(store: Store) -> dict[str, str | None]:
@@ -84,7 +90,7 @@ def refresh(store: Store, key: str) -> bool:
     return young(lineage(store, key))
 
 
-def du(store: Store) -> Usage:
+def du(store: Store, keep_days: float) -> Usage:
     """See Store.du."""
     sizes = {sha256: found.st_size for sha256, found in listed_blobs(store)}
     stages: dict[str, set[str]] = {}
@@ -92,12 +98,15 @@ def du(store: Store) -> Usage:
         stages.setdefault(made.stage, set()).update(out.sha256 for out in made.outputs.values())
     by_stage = {stage: sum(sizes.get(sha256, 0) for sha256 in names) for stage, names in sorted(stages.items())}
     work = sum(found.st_size for _, found in disk.walk(store.root / "work"))
-    return Usage(len(sizes), sum(sizes.values()), by_stage, work, store.gc().bytes)
+    garbage = 0 if lost_folders(store) else store.gc(keep_days=keep_days).bytes
+    return Usage(len(sizes), sum(sizes.values()), by_stage, work, garbage)
 
 
 def verify(store: Store, deep: bool) -> Report:
     """See Store.verify."""
     checked, problems = 0, []
+    if os.path.lexists(store.root / "format"):
+        problems += [Problem("missing folder", path, []) for path in lost_folders(store)]
     users: dict[str, list[str]] = {}
     wrong: dict[str, str] = {}
     for key, _ in listed_keys(store):

@@ -13,6 +13,7 @@ from cnf_cli.stages import selftest_count, selftest_sum, table
 from cnf_cli.stages.runner import Runner
 from cnf_cli.stages.selftest_count import SelftestSection
 from cnf_cli.store import Store
+from tests.reliability.store_kit import age
 
 
 def tasks(numbers: int = 20) -> tuple[Task, Task]:
@@ -88,3 +89,32 @@ def test_the_table_has_every_stage_once() -> None:
     assert sorted(files) == sorted(Path(inspect.getfile(one.run)).stem for one in table.STAGES)
     assert len({one.name for one in table.STAGES}) == len(table.STAGES)
     assert all(one.version >= 1 for one in table.STAGES)
+
+
+def test_an_alias_that_moves_leaves_a_name_behind_and_gc_keeps_what_it_named(tmp_path: Path) -> None:
+    """A second seed takes the name of the recipe; the first result keeps one of its own until it is untagged."""
+    store = Store(tmp_path / "store")
+    runner = Runner(store)
+    first, second = runner.run(tasks(20)[1]), runner.run(tasks(30)[1])
+    kept = f"t/sum-{first.key[:12]}"
+    assert store.refs() == {"t/sum": second.key, kept: first.key}
+    age(store.root, 30 * 86400)
+    store.gc(delete=True)
+    assert store.find(first.key) == first
+    assert store.find(second.key) == second
+    assert Runner(store).run(tasks(20)[1]) == first
+    assert store.refs() == {"t/sum": first.key, kept: first.key, f"t/sum-{second.key[:12]}": second.key}
+    for alias in (kept, "t/sum"):
+        store.untag(alias)
+    age(store.root, 30 * 86400)
+    store.gc(delete=True)
+    assert store.find(first.key) is None
+
+
+def test_a_result_with_another_name_needs_none_of_its_own(tmp_path: Path) -> None:
+    """What the user named by `--as` or `cnf tag` keeps that name and gets no second one."""
+    store = Store(tmp_path / "store")
+    first = Runner(store).run(tasks(20)[1])
+    store.tag("mine", first.key)
+    second = Runner(store).run(tasks(30)[1])
+    assert store.refs() == {"t/sum": second.key, "mine": first.key}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from cnf_cli.errors import ArtifactError, RecipeError
 from cnf_cli.store import Input, Manifest, Store, make_key
+from tests.reliability.store_kit import snapshot
 
 DAY = 86400
 
@@ -423,6 +425,25 @@ def test_gc_sweeps_leftovers_and_stale_work_only(store: Store) -> None:
     assert [d.path for d in store.gc(delete=True).removed] == [store.root / "work" / other]
     assert all(path.exists() for path in foreign)
     assert store.find(made.key)
+
+
+@pytest.mark.parametrize("lost", ["refs", "stages", "objects"])
+def test_gc_refuses_where_a_folder_of_the_store_is_missing(store: Store, lost: str) -> None:
+    """Without aliases everything looks dead: nothing is removed, verify says what is missing, and so does the error."""
+    made = put(store, {"a": "x"})
+    store.tag("keep", made.key)
+    old(store, 30)
+    shutil.move(store.root / lost, store.root.parent / lost)
+    before = snapshot(store.root)
+    with pytest.raises(ArtifactError, match=f"lost its folder {lost}") as caught:
+        store.gc(delete=True)
+    assert f"mkdir {store.root / lost}" in str(caught.value.hint)
+    assert snapshot(store.root) == before
+    assert "missing folder" in {problem.what for problem in store.verify().problems}
+    assert store.du().garbage_bytes == 0
+    shutil.move(store.root.parent / lost, store.root / lost)
+    assert store.verify(deep=True).ok
+    assert store.gc(delete=True).removed == []
 
 
 def test_gc_leaves_a_folder_that_is_no_store_alone(tmp_path: Path) -> None:
