@@ -96,7 +96,10 @@ def known_item(item: Item, library: Library, notes: list[str]) -> Item:
         notes.append(f"{item.name} is not the library's instance of that name: its best known cost is not used")
         known = Known()
     cost = float("nan") if known.best is None else float(known.best)
-    return replace(item, cost=cost, proved=library.proved and known.best is not None, tour=())
+    proved = library.proved and known.best is not None
+    if known.best is not None:
+        item.no_proof_is_beaten(cost, proved, f"{library.name}'s {library.what}")
+    return replace(item, cost=cost, proved=proved, tour=())
 
 
 def origin(name: str) -> str | None:

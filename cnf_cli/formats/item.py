@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ import numpy as np
 
 from cnf_cli.errors import DataError
 from cnf_cli.formats.dataset import Array, Attr, Block, Dataset
+from cnf_cli.problems.proof import beaten, contradiction, rounding
 from cnf_cli.problems.validate import InvalidTour, check_tour
 
 COST_TOLERANCE = 1e-3
@@ -72,7 +74,20 @@ class Item:
                 at=at or self.at,
                 hint="are these the solutions of these instances?",
             )
+        if tuple(tour) != self.tour:
+            self.no_proof_is_beaten(cost, proved, at or "the tour given")
         return replace(self, cost=cost, tour=tuple(int(v) for v in tour), proved=proved)
+
+    def no_proof_is_beaten(self, cost: float, proved: bool, who: str) -> None:
+        """An error that names both, unless this cost and the reference that is known leave each other's proof alone."""
+        if math.isnan(self.cost) or not (proved or self.proved):
+            return
+        slack = rounding(self.nodes, xy=self.xy, matrix=self.matrix, rule=self.rule)
+        name, mine = self.name or "an instance", self.at or "its own reference"
+        if self.proved and beaten(cost, self.cost, slack):
+            raise contradiction(name, who, cost, mine, self.cost)
+        if proved and self.tour and beaten(self.cost, cost, slack):  # a cost without a tour is hearsay
+            raise contradiction(name, mine, self.cost, who, cost)
 
 
 def collect(items: Sequence[Item], *, solver: str = "", attrs: dict[str, Attr] | None = None) -> Dataset:

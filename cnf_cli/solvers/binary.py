@@ -11,7 +11,9 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from cnf_cli.errors import MissingDependency
 from cnf_cli.problems.distance import Array
@@ -19,28 +21,43 @@ from cnf_cli.solvers.base import SolverError
 
 MOST_BYTES = 64 << 20
 """Largest file a program may write, the most it may write in all, and the most we read back."""
+_LAST_BYTES = 1 << 14
+"""So much of what a program printed is kept: its end."""
 _LOOK_SECONDS = 0.05
 
 
-def run(name: str, arguments: Sequence[str], files: Mapping[str, str], answer: str, seconds: float, how: str) -> str:
-    """The text of the file `answer` that program `name` wrote in a fresh folder holding `files`."""
+@dataclass(frozen=True)
+class Ran:
+    """What a program that ended well left behind."""
+
+    answer: str
+    """The text of its answer's file."""
+    said: str
+    """The end of what it printed."""
+
+
+def run(name: str, arguments: Sequence[str], files: Mapping[str, str], answer: str, seconds: float, how: str) -> Ran:
+    """What program `name` wrote into the file `answer` of a fresh folder holding `files`, and what it said last."""
     path = shutil.which(name)
     if path is None:
         raise MissingDependency(f"the program '{name}' is not on PATH", hint=how)
     with tempfile.TemporaryDirectory(prefix="cnf-solver-") as folder:
         for file, text in files.items():
             (Path(folder) / file).write_text(text, encoding="ascii")
-        _wait(name, [path, *arguments], folder, seconds)
-        return _read(name, Path(folder) / answer)
+        # Into a file, whose size is limited as that of every other: progress text would fill a pipe.
+        with tempfile.TemporaryFile() as output:
+            _wait(name, [path, *arguments], folder, seconds, output)
+            output.seek(max(0, output.seek(0, 2) - _LAST_BYTES))
+            said = output.read().decode("ascii", errors="replace")
+        return Ran(_read(name, Path(folder) / answer), said)
 
 
-def _wait(name: str, command: list[str], folder: str, seconds: float) -> None:
-    # Output goes nowhere: progress text would fill a pipe, and the answer is read from the file.
+def _wait(name: str, command: list[str], folder: str, seconds: float, output: IO[bytes]) -> None:
     process = subprocess.Popen(  # noqa: S603
         command,
         cwd=folder,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
+        stdout=output,
         stderr=subprocess.DEVNULL,
         preexec_fn=lambda: _limits(seconds),  # safe: workers have one thread
         start_new_session=True,
@@ -63,6 +80,8 @@ def _wait(name: str, command: list[str], folder: str, seconds: float) -> None:
         process.wait()
     if process.returncode < 0:
         raise SolverError(f"{name} was ended by {signal.Signals(-process.returncode).name}")
+    if process.returncode:
+        raise SolverError(f"{name} failed: exit code {process.returncode}")
 
 
 def _written(folder: str) -> int:

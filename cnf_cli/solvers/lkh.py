@@ -33,8 +33,8 @@ class Solver:
     def solve(self, instance: Instance, params: Params) -> Found:
         """The best tour of LKH's runs."""
         files = {"instance.txt": problem_text(instance), "settings.par": _settings(instance, params)}
-        text = binary.run("LKH", ["settings.par"], files, "tour.txt", params.seconds, self.package)
-        return Found(_tour(instance, text))
+        ran = binary.run("LKH", ["settings.par"], files, "tour.txt", params.seconds, self.package)
+        return Found(_tour(instance, ran.answer))
 
 
 def _settings(instance: Instance, params: Params) -> str:
@@ -75,8 +75,9 @@ def _tour(instance: Instance, text: str) -> list[int]:
     if len(lines) != 2:
         raise SolverError("LKH wrote a file without a tour")
     words = lines[1].split()
-    end = words.index("-1") if "-1" in words else len(words)
-    nodes = [k - 1 for k in binary.whole_numbers("LKH", words[:end])]
+    if "-1" not in words:
+        raise SolverError("LKH wrote a tour without its end")
+    nodes = [k - 1 for k in binary.whole_numbers("LKH", words[: words.index("-1")])]
     if instance.problem != "cvrp":
         return nodes
     # LKH copies the depot once per vehicle and numbers the copies after the last customer.

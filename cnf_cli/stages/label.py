@@ -71,6 +71,7 @@ def run(job: Job) -> Result:
     for k, outcome in zip(asked, answers([given[k] for k in asked], ask, job), strict=True):
         outcomes[k] = outcome
     labelled = _with(data, outcomes, section.solver)
+    _no_proof_is_beaten(data, labelled)
     dataset.save(job.work / "data.h5", labelled)
     names = [block.names[i] or f"instance {k}" for k, (block, i) in enumerate(data.instances())]
     found = [o for o in outcomes if o is not None]
@@ -115,6 +116,17 @@ def _with(data: Dataset, outcomes: Sequence[Outcome | None], solver: str) -> Dat
     asked = any(o is not None for o in outcomes)
     names = ([data.solver or "published"] if kept else []) + ([solver] if asked else [])
     return replace(data, blocks=tuple(blocks), solver=" + ".join(dict.fromkeys(names)))
+
+
+def _no_proof_is_beaten(before: Dataset, after: Dataset) -> None:
+    """An error where the new answers lie below optima that were proved before, or the old ones below new proofs."""
+    from cnf_cli.stages.proofs import check, reference_proof
+
+    old, new = before.solver or "the data's own reference", after.solver
+    for was, now in zip(before.blocks, after.blocks, strict=True):
+        if was.cost is not None and now.cost is not None:
+            check(now, (new, now.cost), (f"{old} (before)", reference_proof(was)))
+            check(now, (f"{old} (before)", was.cost), (new, reference_proof(now)))
 
 
 def _block_with(block: Block, outcomes: Sequence[Outcome | None]) -> Block:

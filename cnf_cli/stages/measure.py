@@ -19,6 +19,7 @@ from cnf_cli.stages.job import Artifact, Job, derived_seed
 from cnf_cli.stages.models import Ensemble, load_models
 from cnf_cli.stages.per_instance import columns_of, judge, rows_of_block, save_part, stack
 from cnf_cli.stages.pricing import by_own_rule, by_rule, seen_by_policy
+from cnf_cli.stages.proofs import Proof, check_answers, reference_proof
 from cnf_cli.stages.protocol import ProtocolSection, SetEntry
 from cnf_cli.stages.rows import Column
 from cnf_cli.stages.setup import Setup, set_up
@@ -44,17 +45,19 @@ def measure(job: Job, protocol: ProtocolSection) -> list[tuple[SetEntry, Dataset
                     _fits(ensemble, data, name)
                     spent = _policy(job, setup, (s, k), data, ensemble, extra)
                     timings.append({"set": entry.name, "method": name, "seconds": round(spent, 3)})
+            proofs: dict[str, list[Proof]] = {}
             for k, name in enumerate(protocol.solvers, len(ensembles)):
                 source = job.inputs.get(f"solver-{k - len(ensembles)}-{s}")
                 if source is None:  # a set made against one policy says nothing about solvers
                     continue
-                _solver(source, k, extra)
+                proofs[name] = _solver(source, k, extra)
                 spent = float(source.manifest.provenance.get("solver_seconds", 0.0))
                 timings.append({"set": entry.name, "method": name, "seconds": round(spent, 3)})
             blocks = tuple(replace(block, extra=more) for block, more in zip(data.blocks, extra, strict=True))
             data = replace(data, blocks=blocks)
             claimed = job.inputs[f"data-{s}"].manifest.stage == "imported"
             methods = [*protocol.policies, *protocol.solvers]
+            check_answers(data, methods, proofs, claimed=claimed)
             out.append((entry, data, list(columns_of(data, entry, methods, claimed))))
         where = {"device": str(setup.device), "engine": setup.engine.name}
     job.provenance.update(timings=timings, **where)
@@ -128,8 +131,8 @@ def _solve(job: Job, setup: Setup, ensemble: Ensemble, block: Block, number: int
     return {**out, **costs, "seconds": np.array(seconds)}
 
 
-def _solver(source: Artifact, k: int, extra: list[dict[str, Any]]) -> None:
-    """Adds a solver's costs and tours, as its labelling of the same instances has them."""
+def _solver(source: Artifact, k: int, extra: list[dict[str, Any]]) -> list[Proof]:
+    """Adds a solver's costs and tours, as its labelling of the same instances has them; what it proved, by block."""
     data = dataset.load(source.path("data.h5"))
     for number, block in enumerate(data.blocks):
         if block.cost is None or block.tour is None or not np.isfinite(block.cost).all():
@@ -139,3 +142,4 @@ def _solver(source: Artifact, k: int, extra: list[dict[str, Any]]) -> None:
             )
         extra[number][f"cost_{k}"] = block.cost[:, None]
         extra[number][f"tour_{k}"] = block.tour[:, None]
+    return [reference_proof(block) for block in data.blocks]

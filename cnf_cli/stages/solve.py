@@ -116,6 +116,7 @@ def _solve_one(item: Item, ensemble: Ensemble, setup: Setup, augment: int, targe
     best = int(solved.cost[:, 0].argmin())
     tour = [int(v) for v in solved.tour[best, 0] if v >= 0]
     cost = item.re_cost(tour)
+    item.no_proof_is_beaten(cost, False, "the policy")
     known = None if item.cost != item.cost else item.cost
     if target is not None:
         solution_files.write(target, item, tour, cost)

@@ -81,7 +81,13 @@ def children() -> set[int]:
     return {int(c) for c in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
 
 
-def test_every_fault_costs_one_instance(bad: str) -> None:
+@pytest.fixture
+def before() -> set[int]:
+    """What earlier tests keep running, such as the server that starts `cnf` for them."""
+    return children()
+
+
+def test_every_fault_costs_one_instance(bad: str, before: set[int]) -> None:
     """Among good instances, each fault is retried with the fallback and noted with its cause; nothing is lost."""
     order = [0, 1, 0, 2, 3, 0, 4, 5, 0, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0]
     given = [instance(what) for what in order]
@@ -116,7 +122,7 @@ def test_a_bad_instance_is_not_tried_again(bad: str) -> None:
     assert "not finite" in failed.note
 
 
-def test_an_error_in_the_callers_report_ends_the_run_and_its_workers(bad: str) -> None:
+def test_an_error_in_the_callers_report_ends_the_run_and_its_workers(bad: str, before: set[int]) -> None:
     """What `on_done` raises comes through at once, and no worker is left."""
 
     def stop(index: int, outcome: object) -> None:
@@ -190,6 +196,9 @@ def test_concorde_program_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     pathlib.Path({str(seen)!r}).write_text(os.getcwd() + " " + " ".join(sys.argv[1:]) + " " + text)
     n = int(text.split("DIMENSION:")[1].split()[0])
     open("tour.sol", "w").write(str(n) + " " + " ".join(map(str, range(n))))
+    at = [complex(*map(float, line.split()[1:])) for line in text.split("SECTION")[1].split(chr(10))[1:n + 1]]
+    whole = sum(int(abs(at[i] - at[i - 1]) + 0.5) for i in range(n))
+    print("Optimal Solution: %.2f" % whole + chr(10) + "Number of bbnodes: 1")
     """
     fake(tmp_path, "concorde", body, monkeypatch)
     xy = np.random.default_rng(0).random((14, 2))
@@ -218,6 +227,10 @@ def test_lkh_program_answers_for_cvrp(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not answer.proved
 
 
+CLOSING = "print('Optimal Solution: 1.00')"
+ANY_TOUR = "open('tour.sol', 'w').write('14 ' + ' '.join(map(str, range(14))))"
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -225,18 +238,39 @@ def test_lkh_program_answers_for_cvrp(tmp_path: Path, monkeypatch: pytest.Monkey
         ("os.abort()", "SIGABRT"),
         ("pass", "wrote no answer"),
         ("os.symlink('/etc/passwd', 'tour.sol')", "wrote no answer"),
-        ("open('tour.sol', 'w').write('14 ' + 'x ' * 14)", "not a list of nodes"),
-        ("open('tour.sol', 'w').write('3 0 1 2')", "a tour of 3 nodes for 14"),
-        ("open('tour.sol', 'w').write('14 ' + '0 ' * 14)", "infeasible"),
-        ("[open('tour.sol', 'ab').write(bytes(1 << 20)) for _ in range(100)]", "64 MB or more"),
+        (f"open('tour.sol', 'w').write('14 ' + 'x ' * 14); {CLOSING}", "not a list of nodes"),
+        (f"open('tour.sol', 'w').write('3 0 1 2'); {CLOSING}", "a tour of 3 nodes for 14"),
+        (f"open('tour.sol', 'w').write('14 ' + '0 ' * 14); {CLOSING}", "infeasible"),
+        (f"while os.system('head -c 99999999 /dev/zero > tour.sol') == 0: pass\n{CLOSING}", "64 MB or more"),
+        (f"{ANY_TOUR}; {CLOSING}; sys.exit(1)", "failed: exit code 1"),
+        (ANY_TOUR, "nothing is proved"),
+        (f"{ANY_TOUR}; print('Final lower bound 1.0, upper bound 1.0')", "nothing is proved"),
+        (f"{ANY_TOUR}; print('Optimal Solution: 12345.00')", "says its tour costs 0.0012345, but it costs"),
     ],
 )
 def test_program_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, said: str) -> None:
-    """A program that hangs, aborts, writes nothing, a link, nonsense or without end gives one clear error."""
+    """A program that hangs, aborts, fails, writes nothing, a link, nonsense or no proof gives one clear error."""
     fake(tmp_path, "concorde", body, monkeypatch)
     case = Instance("tsp", xy=np.random.default_rng(0).random((14, 2)))
     with pytest.raises(SolverError, match=said):
         solve_one(case, "concorde", {"seconds": 1})
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (
+            "text = 'TOUR_SECTION ' + ' '.join(map(str, range(1, 15))); open('tour.txt', 'w').write(text)",
+            "without its end",
+        ),
+        ("open('tour.txt', 'w').write('TOUR_SECTION 1 -1'); sys.exit(7)", "failed: exit code 7"),
+    ],
+)
+def test_lkh_must_end_well_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, said: str) -> None:
+    """A tour that was cut off, or an exit code other than 0, is no answer."""
+    fake(tmp_path, "LKH", body, monkeypatch)
+    with pytest.raises(SolverError, match=said):
+        solve_one(Instance("tsp", xy=np.random.default_rng(0).random((14, 2))), "lkh")
 
 
 def test_missing_program_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
