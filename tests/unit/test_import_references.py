@@ -17,6 +17,7 @@ from cnf_cli.solvers.run import solver
 from cnf_cli.stages import imported
 from cnf_cli.stages.job import Artifact
 from cnf_cli.stages.per_instance import columns_of
+from cnf_cli.stages.proofs import check_answers
 from cnf_cli.stages.protocol import SetEntry
 from cnf_cli.stages.rows import rows_of
 from cnf_cli.stages.runner import Runner
@@ -106,14 +107,16 @@ def test_a_proof_from_a_file_is_its_claim() -> None:
 def test_a_cost_below_a_claimed_optimum_names_the_instance() -> None:
     """An answer cheaper than what a file calls optimal stops the evaluation; rounding or no claim do not."""
 
-    def columns(cost: float, proved: bool) -> Any:
+    def check(cost: float, proved: bool) -> None:
         given = block(proved=[True, proved], extra={"cost_0": np.array([[4.0], [cost]])})
-        return list(columns_of(Dataset("tsp", (given,)), SetEntry(name="set", only=-1), ["policy"], claimed=True))
+        check_answers(Dataset("tsp", (given,)), ["policy"], {}, claimed=True)
 
-    with pytest.raises(CheckFailed, match=r"policy solves two of set at 7\.9, below the 8 that its file claims"):
-        columns(7.9, True)
-    assert columns(7.9, False)
-    assert columns(8 * (1 - 1e-6), True)
+    with pytest.raises(
+        CheckFailed, match=r"policy has a tour of two that costs 7\.9, and the .* of its file, says that 8"
+    ):
+        check(7.9, True)
+    check(7.9, False)
+    check(8 - 1e-6, True)
 
 
 def test_an_imported_proof_is_a_claim_in_the_evaluation(tmp_path: Path) -> None:
