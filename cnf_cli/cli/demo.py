@@ -37,7 +37,7 @@ def demo(
     from cnf_cli.cli.visualize import copy_page, evaluation_task, make_report
     from cnf_cli.recipe.load import load_recipe
 
-    chosen = load_recipe(_find(recipe), set_ or ())
+    chosen = load_recipe(recipe, set_ or ())
     launch = Launch(ctx, chosen.runtime, plan=plan)
     task = evaluation_task(chosen)
     if plan:
@@ -71,11 +71,3 @@ def _watched(ctx: Context, launch: Launch, task: Task) -> Iterator[Runner]:
     with Overview(ctx.console, lines) as overview:
         runner.bars, runner.on_step = overview, overview.step
         yield runner
-
-
-def _find(recipe: Path) -> Path:
-    """The recipe here, or the one of the source tree this package runs from."""
-    import cnf_cli
-
-    beside = Path(cnf_cli.__file__).parent.parent / recipe
-    return beside if not recipe.exists() and beside.exists() else recipe

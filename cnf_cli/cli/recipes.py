@@ -59,10 +59,12 @@ def init(
     n: Annotated[int, typer.Option(help="Nodes to visit.")] = 20,
     folder: Annotated[Path, typer.Option("--dir", help="Folder to write to.")] = Path(),
 ) -> None:
-    """Write a commented starter recipe."""
-    from cnf_cli.recipe import load_recipe
+    """Write a commented starter recipe, or copy out a shipped one that is named as `recipes/tsp20`."""
+    from cnf_cli.recipe import load_recipe, place
     from cnf_cli.recipe.starter import starter
 
+    if f"{name.removesuffix('.toml')}.toml" in place.names():
+        return _copy_out(ctx, f"{name.removesuffix('.toml')}.toml", folder)
     path = folder / f"{name.removesuffix('.toml')}.toml"
     text = starter(problem, n)
     try:
@@ -79,7 +81,29 @@ def init(
         path.unlink()
         raise
     ctx.say(f"wrote {path}; next: cnf pretrain {path}")
-    ctx.emit({"recipe": str(path)}, str(path))
+    return ctx.emit({"recipe": str(path)}, str(path))
+
+
+def _copy_out(ctx: Context, name: str, folder: Path) -> None:
+    """The shipped recipe is in the folder under its own name, with what it extends; nothing is overwritten."""
+    import os
+    import tomllib
+
+    from cnf_cli.recipe import place
+    from cnf_cli.regular_files import refuse_taken, write_atomic
+
+    refuse_taken([folder / name], force=False)
+    wanted: str | None = name
+    while wanted:
+        data = place.shipped().joinpath(*Path(wanted).parts[1:]).read_bytes()
+        target = folder / wanted
+        if not target.exists():  # what it extends may be the user's own already
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(target, data)
+            ctx.say(f"wrote {target}")
+        above = tomllib.loads(data.decode()).get("extends")
+        wanted = above and os.path.normpath(Path(wanted).parent / above)
+    ctx.emit({"recipe": str(folder / name)}, str(folder / name))
 
 
 def to_toml(tables: dict[str, dict[str, Any]]) -> str:

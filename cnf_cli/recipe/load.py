@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cnf_cli.errors import RecipeError, did_you_mean
+from cnf_cli.recipe import place
 from cnf_cli.recipe.build import TABLES, Recipe, build
 from cnf_cli.recipe.scan import MAX_PARTS, scan
 from cnf_cli.regular_files import FULL, read
@@ -22,9 +23,9 @@ Lines = dict[str, str]
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """The validated recipe in `path`, on top of what it extends, below the overrides."""
+    """The validated recipe in `path`, here or shipped, on top of what it extends, below the overrides."""
     lines: Lines = {}
-    tables = _read(path, lines, ())
+    tables = _read(place.find(path), lines, ())
     return finish(path.stem, tables, lines, overrides, source=str(path))
 
 
