@@ -14,6 +14,7 @@ from typing import Any
 from cnf_cli.cli.context import Context
 from cnf_cli.errors import CheckFailed
 from cnf_cli.zoo.cards import Card, Gap, card
+from cnf_cli.zoo.sizes import others
 
 COUNT, SEED = 1000, 4321
 LIBRARY = {"tsp": "tsplib", "cvrp": "cvrplib", "atsp": "atsplib"}
@@ -28,6 +29,8 @@ class Row:
     evaluate: str
     optional: bool = False
     """Whether there may be no such instances."""
+    nodes: int | None = None
+    """Where they are not the card's n."""
 
 
 def rows(one: Card, base: Card, count: int = COUNT) -> Iterator[Row]:
@@ -45,6 +48,9 @@ def rows(one: Card, base: Card, count: int = COUNT) -> Iterator[Row]:
     make, data = _solved(kind, n, hard)
     name = f"adversarial (fixed, against {base.alias})"
     yield Row(name, (f"{draw} uniform", attack, *make), f"evaluate --data {data} {after}")
+    for size, few in others(one).items():
+        large = f"data generate {kind} --n {size} --count {min(count, few)} --seed {SEED} --dist uniform"
+        yield Row(f"{size} nodes", (large,), f"evaluate --data data/{kind}{size}-uniform-{SEED} {after}", nodes=size)
     low, high = n // 2, min(2 * n, one.largest or 2 * n)
     library, depot = LIBRARY[kind], int(kind == "cvrp")
     yield Row(
@@ -92,7 +98,7 @@ def measured(
         shown = row.evaluate + (" --bench-dir FOLDER" if there else "")
         command = " && ".join(f"cnf {line}" for line in (*row.make, shown))
         names = tuple(sorted(entry["name"] for entry in told.get("instances", ())))
-        gaps += [_gap(row.set, found, names, command) for found in _whole(told)]
+        gaps += [_gap(row, found, names, command) for found in _whole(told)]
         if exact:
             before = _call(ctx, row.evaluate.replace(f"--with {one.alias}", f"--with {exact}") + there)
             changed += list(_changes(row.set, _whole(before), _whole(told)))
@@ -118,9 +124,9 @@ def _changes(name: str, before: list[dict[str, Any]], after: list[dict[str, Any]
             yield f"{name} x{new['augment']} {shown[0]}% -> {shown[1]}%"
 
 
-def _gap(name: str, found: dict[str, Any], names: tuple[str, ...], command: str) -> Gap:
+def _gap(row: Row, found: dict[str, Any], names: tuple[str, ...], command: str) -> Gap:
     return Gap(
-        set=name,
+        set=row.set,
         instances=found["count"],
         augment=found["augment"],
         cost=found["cost"],
@@ -128,6 +134,7 @@ def _gap(name: str, found: dict[str, Any], names: tuple[str, ...], command: str)
         gap_ci95=None if found["gap_ci95"] is None else tuple(found["gap_ci95"]),
         reference=found["reference"],
         names=names,
+        nodes=row.nodes,
         command=command,
     )
 

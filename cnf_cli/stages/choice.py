@@ -16,6 +16,10 @@ DEMO = "demo/"
 """What the recipe of `cnf demo` makes has names that begin so: it was trained for seconds, and never stands in."""
 
 
+NOTABLE = 5.0
+"""Percent above a good solver's cost from which a policy is told to be off its size."""
+
+
 @dataclass(frozen=True)
 class Choice:
     """A policy that nobody named."""
@@ -150,6 +154,35 @@ def made_for(store: Store, manifest: Manifest) -> tuple[int, ...]:
 def distance(made: int, n: int) -> float:
     """How far n nodes are from those a policy was made for: by ratio, so 30 are as far from 20 as from 45."""
     return abs(math.log(made / max(1, n)))
+
+
+def far_off(store: Store, manifest: Manifest, n: int, copies: int) -> str:
+    """What a user with n nodes should know of a policy that was made for others; "" where it fits or nobody knows.
+
+    `copies` = 0 where it answers in another way than its card was measured.
+    """
+    from cnf_cli.solvers.run import default_solver
+    from cnf_cli.zoo.sizes import expected
+
+    made, entry = made_for(store, manifest), card_of(manifest)
+    if not made:
+        return ""
+    near = min(made, key=lambda size: distance(size, n))
+    gap = expected(entry, n, copies) if entry and copies else None
+    if distance(near, n) <= math.log(2) and (gap is None or n <= near or gap.percent < NOTABLE):
+        return ""
+    name = entry.alias if entry else f"{manifest.stage} {manifest.key[:12]}"
+    problem = str(manifest.checks.get("problem"))
+    what = f"expect {gap.told} above a good solver's cost" if gap else "nobody measured how good it is there"
+    better = "`--distance-bias auto` helps on large maps, " if copies and n > near and problem != "atsp" else ""
+    solver = f"`cnf evaluate --data FILE --solver {default_solver(problem, n)}` shows what a solver finds"
+    return (
+        f"{name} was made for {near} nodes, you have {n}: {what}; {better}{solver}, `{_train(problem, n)}` trains one"
+    )
+
+
+def _train(problem: str, n: int) -> str:
+    return f"cnf pretrain {problem} --n {n}"
 
 
 def no_policy(store: Store, problem: str, n: int) -> ArtifactError:

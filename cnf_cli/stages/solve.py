@@ -62,6 +62,8 @@ def solve_files(
     items = items_of(found)
     files_of = solution_files.planned(write_to, items, force=force)
     chosen = _chosen(store, found.problem, items, policy, tell)
+    for line in _far_off(store, items, chosen, 0 if any(distance_bias) else shown):
+        tell(line)
     with set_up(runtime) as setup, bars.bar("solving", len(items), "instances") as bar:
         ensembles: dict[str, Ensemble] = {}
         for item, manifest, target in zip(items, chosen, files_of, strict=True):
@@ -100,6 +102,20 @@ def _chosen(
             note(chosen.told)
         told.add(taken[n].key)
     return [taken[n] for n in sizes]
+
+
+def _far_off(store: Store, items: Sequence[Item], chosen: Sequence[Manifest], copies: int) -> Iterator[str]:
+    """A line for each policy that has to answer instances far from its size, about the largest of them."""
+    from cnf_cli.stages.choice import far_off
+
+    largest: dict[str, tuple[int, Manifest]] = {}
+    for item, manifest in zip(items, chosen, strict=True):
+        n = item.nodes - (item.demand is not None)
+        if manifest.key not in largest or n > largest[manifest.key][0]:
+            largest[manifest.key] = n, manifest
+    for n, manifest in largest.values():
+        if line := far_off(store, manifest, n, copies):
+            yield line
 
 
 def _solve_one(item: Item, ensemble: Ensemble, setup: Setup, augment: int, target: Path | None) -> dict[str, Any]:

@@ -118,6 +118,8 @@ class Gap(Section):
     reference: str
     names: tuple[str, ...] = ()
     """Of public instances."""
+    nodes: int | None = None
+    """Of uniform instances larger than what the policy was made for."""
     command: str
     """What to type, in the source tree, to measure it again."""
 

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import random
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from cnf_cli.stages import choice
 from cnf_cli.store import Input, Manifest, Store, make_key
+from cnf_cli.zoo import cards, sizes
 from tests.conftest import ROOT
 from tests.unit.test_zoo import cnf, told
 
@@ -169,3 +171,61 @@ def test_the_same_policy_of_ones_own_answers_every_command(tmp_path: Path, monke
         found = json.loads(cnf(*args, "--plan", "--json", store=where).stdout)
         assert [step["stage"] for step in found["plan"]][-1] == args[0].replace("-", "_")
         assert key[:12] in found["notes"][0]
+
+
+@pytest.mark.parametrize("name", [one.name for one in cards.cards() if one.kind != "atsp" and one.models == 1])
+def test_cards_hold_gaps_at_the_sizes_above_their_own(name: str) -> None:
+    """Each measured size has a row with and without copies and its command, and gaps grow with the size."""
+    one = cards.card(name)
+    for copies in (1, one.fixed.augment):
+        rows = {g.nodes: g for g in one.gaps if g.nodes and g.augment == copies}
+        assert {n: g.instances for n, g in rows.items()} == sizes.others(one)
+        found = [sizes.expected(one, n, copies) for n in (one.n, *sorted(rows))]
+        assert [round(e.percent, 6) for e in found if e] == sorted(round(e.percent, 6) for e in found if e)
+        assert all(f"--n {n} " in g.command and f"--with {one.alias}" in g.command for n, g in rows.items() if n)
+
+
+def test_expected_gap_lies_between_the_measured_ones() -> None:
+    """At a measured size it is what was measured, between two it is between them, beyond the last it is more."""
+    one = cards.card("tsp100")
+    measured = {g.nodes: g.gap_percent for g in one.gaps if g.nodes and g.augment == 8}
+    at = {n: sizes.expected(one, n, 8) for n in (100, 200, 300, 500, 1000, 5000)}
+    assert sizes.expected(one, 50, 8) is None
+    assert sizes.expected(cards.card("atsp20"), 20, 16) is None
+    assert all(at[n] == sizes.Expected(gap, at_least=False) for n, gap in measured.items() if n)
+    between, last = at[300], at[5000]
+    assert between is not None
+    assert measured[200] < between.percent < measured[500]
+    assert last == sizes.Expected(measured[1000], at_least=True)
+
+
+def test_a_policy_far_off_its_size_says_how_far_off_it_will_be(tmp_path: Path) -> None:
+    """Made for 20, you have 90: with the card's figure, and with commands that exist; near its size nothing is said."""
+    rng = random.Random(3)
+    for n in (18, 90):
+        (tmp_path / f"{n}.csv").write_text("\n".join(f"{rng.random()!r},{rng.random()!r}" for _ in range(n)))
+
+    def notes(*args: str) -> list[str]:
+        found = told("solve", *args, "--with", "zoo/tsp20", store=tmp_path / "s").get("notes", [])
+        return [note for note in found if "was made for" in note]
+
+    assert notes(str(tmp_path / "18.csv")) == []
+    (note,) = notes(str(tmp_path / "90.csv"))
+    gap = sizes.expected(cards.card("tsp20"), 90, 8)
+    assert gap is not None
+    assert f"zoo/tsp20 was made for 20 nodes, you have 90: expect {gap.told} above" in note
+    (biased,) = notes(str(tmp_path / "90.csv"), "--distance-bias", "0.3")
+    assert "%" not in biased
+    for command in re.findall(r"`cnf ([^`]*)`", note):
+        words = [str(tmp_path / "90.csv") if word == "FILE" else word for word in command.split()]
+        assert cnf(*words, "--plan", store=tmp_path / "s").exit_code == 0
+
+
+def test_own_policy_far_off_says_so_without_a_figure(store: Store, make: Make) -> None:
+    """Nobody measured a policy of one's own: its size is told, no percentage; of an unknown size nothing is known."""
+    mine = make(20, "01.000")
+    assert choice.far_off(store, mine, 30, 8) == ""
+    line = choice.far_off(store, mine, 100, 8)
+    assert "was made for 20 nodes, you have 100" in line
+    assert "nobody measured" in line
+    assert choice.far_off(store, make(None, "02.000", stage="imported"), 100, 8) == ""

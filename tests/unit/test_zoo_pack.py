@@ -183,7 +183,7 @@ def test_rounding_may_not_change_a_gap_in_its_third_digit(
     else:
         found = zoo_measure.measured(ctx, "tiny6", tmp_path, None, exact="exact")
         assert any("Rounding to float16 changed none" in note for note in found.notes)
-    assert sum("--with exact" in line for line in asked) == sum("--with zoo/tiny6 --aug" in line for line in asked) == 5
+    assert sum("--with exact" in line for line in asked) == sum("--with zoo/tiny6 --aug" in line for line in asked) == 6
 
 
 def test_nearest_size_by_ratio_and_bound(
@@ -252,6 +252,6 @@ def test_measuring_fills_the_card(
     one, both = (zoo_measure.measured(ctx, name, tmp_path, None, count=8) for name in ("tiny6", "tiny6-cnf"))
     for card in (one, both):
         sets = [g.set.split()[0] for g in card.gaps]
-        assert sets == [s for s in ("uniform", "rotation", "explosion", "adversarial") for _ in range(2)]
+        assert sets == [s for s in ("uniform", "rotation", "explosion", "adversarial", "50") for _ in range(2)]
         assert card.notes == ("No public instance has a fitting size: tsplib (3 to 12 nodes).",)
     assert {g.set for g in both.gaps} == {g.set for g in one.gaps}
