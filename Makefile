@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SOURCES := pyproject.toml constraints.txt $(wildcard cnf_cli/engine/cpp/*)
 
-.PHONY: demo fmt check test test-slow fuzz bench clean
+.PHONY: demo fmt check test test-slow fuzz chaos moments bench clean
 
 demo: $(STAMP)
 	$(BIN)/cnf demo --force
@@ -28,6 +28,14 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Many processes at random on one store, for ten minutes; then a comparison with a store in which each ran alone.
+chaos: $(STAMP)
+	OMP_NUM_THREADS=1 timeout 5400 $(BIN)/python -m tests.reliability.chaos --seconds 600
+
+# 200 signals at random moments of six commands.
+moments: $(STAMP)
+	OMP_NUM_THREADS=1 timeout 10800 $(BIN)/python -m tests.reliability.moments --moments 200
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.engine

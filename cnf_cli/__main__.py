@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import signal
-import sys
-from contextlib import suppress
 
-from cnf_cli import interrupt, terminal
-from cnf_cli.errors import CnfError
-from cnf_cli.system_errors import refusal
+# While the program is loaded there is nothing to save or to clean up: Ctrl-C ends it at once, without a traceback.
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+import sys  # noqa: E402
+from contextlib import suppress  # noqa: E402
+
+from cnf_cli import interrupt, terminal  # noqa: E402
+from cnf_cli.errors import CnfError  # noqa: E402
+from cnf_cli.system_errors import refusal  # noqa: E402
 
 
 def main() -> None:
     """Run the command line and exit with its code."""
-    # While the command line is loaded there is nothing to save or to clean up: a signal ends the process at once.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
     from cnf_cli.cli.app import app
 
     try:

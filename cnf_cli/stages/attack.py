@@ -118,8 +118,8 @@ def attack_all(
     """Every clean instance against every group of models, ten at a time; finished tens survive an interruption."""
     import torch
 
-    from cnf_cli.formats import checkpoint
     from cnf_cli.problems.instances import Instances, concatenate
+    from cnf_cli.stages.state import save_sealed, sealed_part
 
     parts, stats = [], []
     total = len(clean) * len(groups)
@@ -128,16 +128,16 @@ def attack_all(
             steps = attack.draw(len(clean), torch.Generator().manual_seed(derived_seed(seed, "attack steps", g)))
             for low in range(0, len(clean), CHUNK):
                 kept = job.work / f"part-{g}-{low}.safetensors"
-                if not kept.exists():
+                if (part := sealed_part(kept)) is None:
                     rng = torch.Generator().manual_seed(derived_seed(seed, "attack", g, low))
                     few = clean[low : low + CHUNK].to(_device(policies))
                     attacked = attack(policies, few, rng=rng, step=steps[low : low + CHUNK])
                     fields = {f"inst.{k}": v.cpu() for k, v in vars(attacked.instances).items() if v is not None}
                     numbers = {f"stat.{k}": v.float().cpu() for k, v in attacked.stats.items()}
-                    checkpoint.save(kept, {**fields, **numbers}, {"kind": "part"})
-                tensors, _ = checkpoint.load(kept)
-                parts.append(Instances(**{k[5:]: v for k, v in tensors.items() if k.startswith("inst.")}))
-                stats.append({k[5:]: v for k, v in tensors.items() if k.startswith("stat.")})
+                    part = {**fields, **numbers}
+                    save_sealed(kept, part, {"kind": "part"})
+                parts.append(Instances(**{k[5:]: v for k, v in part.items() if k.startswith("inst.")}))
+                stats.append({k[5:]: v for k, v in part.items() if k.startswith("stat.")})
                 bar.advance(len(parts[-1]))
                 job.pause_point()
     return concatenate(parts), {name: torch.cat([s[name] for s in stats]) for name in stats[0]}

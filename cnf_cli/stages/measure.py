@@ -17,7 +17,7 @@ from cnf_cli.formats.dataset import Array, Block, Dataset
 from cnf_cli.policies.run import solve
 from cnf_cli.stages.job import Artifact, Job, derived_seed
 from cnf_cli.stages.models import Ensemble, load_models
-from cnf_cli.stages.per_instance import columns_of, judge, rows_of_block, save_part, stack
+from cnf_cli.stages.per_instance import columns_of, judge, kept_part, rows_of_block, save_part, stack
 from cnf_cli.stages.pricing import by_own_rule, by_rule, seen_by_policy
 from cnf_cli.stages.proofs import Proof, check_answers, reference_proof
 from cnf_cli.stages.protocol import ProtocolSection, SetEntry
@@ -92,10 +92,11 @@ def _policy(
             parts = []
             for low, high in _cuts(block, by_own_rule(ensemble.problem, block)):
                 kept = job.work / f"part-{s}-{k}-{number}-{low}.npz"
-                if not kept.exists():
-                    save_part(kept, _solve(job, setup, ensemble, block, number, slice(low, high)))
-                with np.load(kept, allow_pickle=False) as part:
-                    parts.append({name: part[name] for name in part.files})
+                part = kept_part(kept)
+                if part is None:
+                    part = _solve(job, setup, ensemble, block, number, slice(low, high))
+                    save_part(kept, part)
+                parts.append(part)
                 spent += float(parts[-1]["seconds"])
                 bar.advance(high - low)
                 job.pause_point()

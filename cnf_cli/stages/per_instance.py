@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
+import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -102,8 +104,20 @@ def stack(parts: Sequence[Array]) -> Array:
     return np.concatenate(wide)
 
 
+_PART = ("cost", "plain", "tour", "plain_tour", "seconds")
+
+
 def save_part(path: Path, arrays: dict[str, Any]) -> None:
     """The file holds the arrays, whole or not at all."""
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)
     write_atomic(path, buffer.getvalue())
+
+
+def kept_part(path: Path) -> dict[str, Array] | None:
+    """The arrays that an interrupted run has kept; None where there are none, or where the file is damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as part:  # checked by the CRC of every array
+            return {name: part[name] for name in _PART}
+    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error):
+        return None

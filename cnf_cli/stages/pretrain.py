@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cnf_cli.problems.instances import Instances
     from cnf_cli.recipe.sections import PretrainSection
     from cnf_cli.stages.setup import Setup
-    from cnf_cli.stages.training import Progress
+    from cnf_cli.stages.state import Progress
     from cnf_cli.store import Manifest
 
 VERSION = 1

@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,9 +123,9 @@ class _Kept:
         self.found: dict[int, Answer] = {}
         self.waiting: list[str] = []
         self.last = time.monotonic()
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
             try:
-                entry = json.loads(line)
+                entry = _believed(json.loads(line))
                 i, tour = int(entry["i"]), tuple(int(v) for v in entry["tour"])
                 rest = bool(entry["proved"]), float(entry["seconds"]), str(entry["solver"]), str(entry["note"])
                 self.found[i] = Answer(tour, given[i].cost(tour), *rest)
@@ -134,7 +134,8 @@ class _Kept:
 
     def add(self, i: int, answer: Answer) -> None:
         self.found[i] = answer
-        self.waiting.append(json.dumps({"i": i, **vars(answer)}))
+        entry = {"i": i, **vars(answer)}
+        self.waiting.append(json.dumps({**entry, "sum": _sum(entry)}))
         if time.monotonic() - self.last > _SAVE_SECONDS:
             self.flush()
 
@@ -142,6 +143,22 @@ class _Kept:
         if self.waiting:
             add_line(self.path, "\n".join(["", *self.waiting]))  # the first newline ends a line that was cut off
         self.waiting, self.last = [], time.monotonic()
+
+
+_FIELDS = {"i", *(one.name for one in fields(Answer))}
+
+
+def _believed(entry: dict[str, Any]) -> dict[str, Any]:
+    """The answer as it was written; one without a sum is from an older version."""
+    told = entry.pop("sum", None)
+    # A flipped bit in the name of the sum makes another field of it: that is not a line without one.
+    if set(entry) != _FIELDS or (told is not None and told != _sum(entry)):
+        raise ValueError("not as it was written")
+    return entry
+
+
+def _sum(entry: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(entry, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _digest(given: Sequence[Instance], ask: Ask) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from cnf_cli.stages.setup import Setup
-    from cnf_cli.stages.training import Progress
+    from cnf_cli.stages.state import Progress
     from cnf_cli.store import Manifest
 
 VERSION = 1
@@ -54,7 +54,7 @@ def _train(job: Job, setup: Setup) -> Result:
     clean_set = validation_set(job, problem, section)
     hard_set = adversarial_set(job, problem, start.policies[:1], setup, clean_set)
     job.provenance["engine"] = setup.engine.name
-    best = Best(job.work / "best.safetensors", models) if section.keep == "best" else None
+    best = Best(job.work / "best.safetensors", models, job.bars.say) if section.keep == "best" else None
 
     def validate(at: Progress) -> tuple[dict[str, Any], dict[str, Any]]:
         measured = {

@@ -7,8 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,7 +17,6 @@ from torch.optim import Optimizer
 from cnf_cli import interrupt
 from cnf_cli.engine.base import Engine
 from cnf_cli.errors import MissingDependency
-from cnf_cli.formats import checkpoint
 from cnf_cli.policies.run import solve
 from cnf_cli.problems.base import BaseProblem
 from cnf_cli.problems.instances import Instances, concatenate
@@ -27,6 +25,7 @@ from cnf_cli.stages import ranks
 from cnf_cli.stages.files import Metrics
 from cnf_cli.stages.job import Job
 from cnf_cli.stages.setup import Setup
+from cnf_cli.stages.state import Progress, load_state, save_state
 
 SAVE_EVERY_SECONDS = 60.0
 
@@ -79,71 +78,6 @@ def set_rate(optimizer: Optimizer, rate: float) -> None:
     """Every group of the optimizer learns at this rate."""
     for group in optimizer.param_groups:
         group["lr"] = rate
-
-
-@dataclass
-class Progress:
-    """Where a run stands; everything else follows from it, since every step's randomness follows from its number."""
-
-    step: int = 0
-    instances: int = 0
-    seconds: float = 0.0
-    """By the wall clock, without validation."""
-    cpu_seconds: float = 0.0
-    """Of all threads, and of the solvers asked on the way: what a busy machine spoils least."""
-    sums: dict[str, float] = field(default_factory=dict)
-    """Each number's sum over the updates since the last line of metrics.jsonl, for its mean."""
-    updates: int = 0
-    """How many updates those are."""
-
-    def add(self, numbers: Mapping[str, float]) -> None:
-        """One more update's numbers."""
-        self.updates += 1
-        for name, value in numbers.items():
-            self.sums[name] = self.sums.get(name, 0.0) + value
-
-    def means(self, setup: Setup) -> dict[str, float]:
-        """The numbers' means since the last time, over all ranks."""
-        out = {name: setup.mean(total / self.updates) for name, total in sorted(self.sums.items())}
-        self.sums, self.updates = {}, 0
-        return out
-
-
-def save_state(path: Path, at: Progress, modules: Mapping[str, nn.Module], optimizers: Mapping[str, Optimizer]) -> None:
-    """The file holds all that is needed to go on from here, bit for bit."""
-    tensors: dict[str, Tensor] = {}
-    for name, module in modules.items():
-        tensors |= {f"{name}/{key}": value for key, value in module.state_dict().items()}
-    for name, optimizer in optimizers.items():
-        for i, entry in optimizer.state_dict()["state"].items():
-            tensors |= {f"{name}.optimizer/{i}/{key}": v for key, v in entry.items() if isinstance(v, Tensor)}
-    checkpoint.save(path, tensors, {"kind": "state", "progress": asdict(at)})
-
-
-def fill(modules: Mapping[str, nn.Module], tensors: Mapping[str, Tensor]) -> None:
-    """Each module has the tensors whose names begin with its own."""
-    for name, module in modules.items():
-        prefix = f"{name}/"
-        module.load_state_dict({k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)})
-
-
-def load_state(path: Path, modules: Mapping[str, nn.Module], optimizers: Mapping[str, Optimizer]) -> Progress:
-    """Modules and optimizers are as they were saved; without a file nothing changes."""
-    if not path.exists():
-        return Progress()
-    tensors, meta = checkpoint.load(path)
-    fill(modules, tensors)
-    for name, optimizer in optimizers.items():
-        state: dict[int, dict[str, Tensor]] = {}
-        prefix = f"{name}.optimizer/"
-        for key, value in tensors.items():
-            if key.startswith(prefix):
-                i, entry = key[len(prefix) :].split("/")
-                state.setdefault(int(i), {})[entry] = value
-        whole = optimizer.state_dict()
-        whole["state"] = state
-        optimizer.load_state_dict(whole)
-    return Progress(**meta["progress"])
 
 
 @dataclass
@@ -253,7 +187,7 @@ class Loop:
         `validate` gives what follows from the key alone, and what may depend on this machine.
         """
         total, every = self.section.instances, self.section.epoch_instances
-        at = load_state(self._saved, self.modules, self.optimizers)
+        at = load_state(self.job.work, self.modules, self.optimizers, self.job.bars.say)
         diary = Diary(self.job, at)
         with interrupt.polite(), self.job.bars.bar(what, total, "instances", at.instances) as bar:
             began = _clocks()
@@ -276,16 +210,12 @@ class Loop:
         diary.close()
         return at
 
-    @property
-    def _saved(self) -> Path:
-        return self.job.work / "state.safetensors"
-
     def _save(self, at: Progress) -> None:
         """The state is on disk once a minute, at the end, and before a polite stop."""
         stop = self.setup.agree(self.job.stopping())
         due = time.monotonic() - self._last_save > SAVE_EVERY_SECONDS or at.instances >= self.section.instances
         if (due or stop) and self.setup.rank == 0:
-            save_state(self._saved, at, self.modules, self.optimizers)
+            save_state(self.job.work, at, self.modules, self.optimizers)
             self._last_save = time.monotonic()
         if stop:
             self.job.pause_point()

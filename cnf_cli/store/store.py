@@ -102,6 +102,15 @@ class Store:
             raise ArtifactError(f"output {name!r} of artifact {key[:12]} is not readable for you", at=str(path))
         return path
 
+    def checked(self, key: str, name: str) -> Path:
+        """As `open`, and its bytes are those that were stored; wrong ones are set aside, which makes a miss of it."""
+        path = self.open(key, name)
+        fault = upkeep.fault(self, self._need(key).outputs[name].sha256)
+        if fault is not None:
+            hint = "run the same command again, and what made it runs again; or ask `cnf verify --deep`"
+            raise ArtifactError(f"output {name!r} of artifact {key[:12]} is damaged: {fault}", at=str(path), hint=hint)
+        return path
+
     def _need(self, key: str) -> Manifest:
         found = self.read(key)
         if found is None:

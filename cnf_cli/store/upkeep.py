@@ -122,9 +122,9 @@ def verify(store: Store, deep: bool) -> Report:
                 wrong[out.sha256] = "missing blob" if missing else "blob of the wrong size"
     for sha256, _ in listed_blobs(store):
         checked += 1
-        if deep and (fault := _fault(store, sha256)):
+        if deep and (said := fault(store, sha256)):
             wrong.pop(sha256, None)
-            problems.append(Problem(fault, store.blob(sha256), sorted(set(users.get(sha256, [])))))
+            problems.append(Problem(said, store.blob(sha256), sorted(set(users.get(sha256, [])))))
     for sha256, what in wrong.items():
         # Look again: a gc or a commit beside this one may have removed or repaired both ends.
         left = [key for key in users[sha256] if store.read(key) and not store.find(key)]
@@ -140,7 +140,7 @@ def verify(store: Store, deep: bool) -> Report:
     return Report(checked, problems)
 
 
-def _fault(store: Store, sha256: str) -> str | None:
+def fault(store: Store, sha256: str) -> str | None:
     """What is wrong with a blob's bytes; wrong ones are set aside as NAME.bad, and their artifacts become misses."""
     path, digest = store.blob(sha256), hashlib.sha256()
     try:

@@ -118,3 +118,15 @@ def test_a_result_with_another_name_needs_none_of_its_own(tmp_path: Path) -> Non
     store.tag("mine", first.key)
     second = Runner(store).run(tasks(30)[1])
     assert store.refs() == {"t/sum": second.key, "mine": first.key}
+
+
+def test_a_stage_does_not_build_upon_a_damaged_input(tmp_path: Path) -> None:
+    """An input with one flipped bit, its size unchanged, is refused; then it is a miss, and all is made again."""
+    store = Store(tmp_path)
+    manifest = Runner(store).run(tasks()[0])
+    blob = store.open(manifest.key, "numbers.txt")
+    blob.chmod(0o644)
+    blob.write_bytes(blob.read_bytes().replace(b"7", b"6", 1))
+    with pytest.raises(ArtifactError, match="wrong content"):
+        Runner(store).run(tasks()[1])
+    assert Runner(store).run(tasks()[1]).checks == {"sum": 190}
