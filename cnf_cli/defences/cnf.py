@@ -85,6 +85,13 @@ class Params(LossSection, TrainSection):
     )
 
     @property
+    def strategy(self) -> str:
+        """The routing in use: what `auto` and the missing router come to."""
+        name = self.routing if self.routing != "auto" else "m-topk" if self.mode == "paper" else "topk-with-best"
+        asks = name in ("m-topk", "m-sample", "i-topk", "i-sample", "topk-with-best")
+        return "random" if asks and not self.router else name
+
+    @property
     def tie_rule(self) -> str:
         """What `ties` amounts to."""
         if self.ties != "auto":
@@ -117,9 +124,7 @@ class Defence(BaseDefence):
     @property
     def routing(self) -> str:
         """The strategy in use."""
-        p = self.params
-        name = p.routing if p.routing != "auto" else "m-topk" if p.mode == "paper" else "topk-with-best"
-        return "random" if not p.router and name in NEEDS_ROUTER else name
+        return self.params.strategy
 
     @property
     def reuse(self) -> bool:

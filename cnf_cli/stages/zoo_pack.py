@@ -11,12 +11,19 @@ from typing import Any
 
 from cnf_cli.errors import ArtifactError, CheckFailed, RecipeError
 from cnf_cli.recipe import Recipe, load_recipe
+from cnf_cli.recipe.build import build_section
 from cnf_cli.stages.files import write_atomic
 from cnf_cli.stages.job import Artifact
 from cnf_cli.store import Manifest, Store
 from cnf_cli.zoo.cards import MAX_BYTES, Card, Fixed, Training, WeightFile, Weights, card, file_digest, joined
 
 FIXED_COUNT, FIXED_SEED = 4, 2024
+_ROUTERS = {
+    "best": "no router: each instance trains the model that solves it best",
+    "balanced": "no router: equal shares at the least cost",
+    "random": "no router: random shares",
+    "self-training": "no router: each model its own",
+}
 
 
 @dataclass(frozen=True)
@@ -40,10 +47,7 @@ def pack(store: Store, manifest: Manifest, order: Order) -> Card:
     recipe = load_recipe(Path(order.recipe))
     made_by(recipe, manifest)
     problem, policy = (s.identity() for s in (ensemble.problem_section, ensemble.policy_section))
-    several = len(ensemble.policies) > 1
-    about = f"{policy['kind'].upper()} for {problem['kind'].upper()}{problem['n']}"
-    if several:
-        about = f"{len(ensemble.policies)} x {about}, hardened together by {manifest.sections['train']['defence']}"
+    committed(manifest)
     training = tuple(_chain(store, manifest, order))
     augment = recipe.evaluate.augment
     with tempfile.TemporaryDirectory(prefix="cnf-pack-") as temp:
@@ -58,7 +62,7 @@ def pack(store: Store, manifest: Manifest, order: Order) -> Card:
         )
         made = Card(
             name=order.name,
-            about=about,
+            about=about(problem, policy, len(ensemble.policies), manifest.sections),
             problem=problem,
             policy=policy,
             weights=weights,
@@ -73,6 +77,29 @@ def pack(store: Store, manifest: Manifest, order: Order) -> Card:
             write_atomic(order.into / one.file, (Path(temp) / one.file).read_bytes())
     save(made, order.into)
     return made
+
+
+def about(problem: dict[str, Any], policy: dict[str, Any], models: int, sections: dict[str, dict[str, Any]]) -> str:
+    """A card's first line: which network for what, and the routing and the loss that made it."""
+    one = f"{policy['kind'].upper()} for {problem['kind'].upper()}{problem['n']}"
+    if "train" not in sections:
+        return f"{one}, trained with the loss {sections.get('pretrain', {}).get('loss', 'reinforce')}"
+    train = build_section("train", sections["train"])
+    how = f"the defence {sections['train']['defence']}"
+    if strategy := getattr(train, "strategy", None):
+        how += f", routing {strategy} ({_ROUTERS.get(strategy, 'by the router')})"
+    return f"{models} x {one}, hardened by {how}, with the loss {getattr(train, 'loss', 'reinforce')}"
+
+
+def committed(manifest: Manifest) -> None:
+    """Raises unless the artifact was made by a commit of the source that anyone can check out."""
+    commit = manifest.provenance.get("git")
+    if commit is None or str(commit).endswith("-dirty"):
+        what = "says nothing of its commit" if commit is None else f"was made by {commit}, a tree with other changes"
+        raise CheckFailed(
+            f"artifact {manifest.key[:12]} {what}",
+            hint="a card must name the source that makes it again: commit, then train in that clean tree",
+        )
 
 
 def save(made: Card, into: Path) -> None:
@@ -156,6 +183,7 @@ def _chain(store: Store, manifest: Manifest, order: Order) -> Iterator[Training]
             yield from (_by_its_recipe(run, order) for run in runs[sum(before_it) :])
             return
         named = [word for word in found.provenance.get("command", ()) if word.endswith(".toml")]
+        committed(found)
         run = _facts(store, found, _relative(named[0]) if named else "", order.threads)
         yield _by_its_recipe(run, order)
         before = found.inputs.get("policy") or found.inputs.get("init")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from typer.testing import CliRunner
 from cnf_cli.errors import CheckFailed, RecipeError
 from cnf_cli.formats import checkpoint
 from cnf_cli.recipe import load_recipe
-from cnf_cli.stages import pretrain, train_cnf, zoo, zoo_pack
+from cnf_cli.stages import pretrain, provenance, train_cnf, zoo, zoo_pack
 from cnf_cli.stages.runner import Runner
 from cnf_cli.store import Manifest, Store
 from cnf_cli.zoo import cards
@@ -41,6 +43,14 @@ batch_size = 16
 epoch_instances = 16
 validation_count = 0
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def clean_tree() -> Iterator[None]:
+    """Whatever these tests train was made by a commit, not by the tree in which they happen to run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(provenance, "git_commit", lambda: "0123456789ab")
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +131,54 @@ def test_first_run_is_told_by_the_recipe_that_makes_it_now(
     assert [run.instances for run in one.training] == [48, 32]
     assert one.training[1].recipe == start.as_posix()
     assert one.training[1].command == f"cnf pretrain {start.as_posix()}"
+
+
+@pytest.mark.parametrize("commit", [None, "0123456789ab-dirty"])
+def test_packing_refuses_what_no_commit_made(
+    made: tuple[Store, Path, Manifest, Manifest], tmp_path: Path, commit: str | None
+) -> None:
+    """An artifact that no commit made, or that started from such a one, is refused, and nothing is written."""
+    store, recipe, first, _ = made
+    unknown = replace(first, provenance={**first.provenance, "git": commit})
+    with pytest.raises(CheckFailed, match="nothing of its commit" if commit is None else "a tree with other changes"):
+        zoo_pack.pack(store, unknown, order("tiny6", tmp_path / "zoo", recipe))
+    assert not (tmp_path / "zoo").exists()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(provenance, "git_commit", lambda: commit)
+        odd = Runner(Store(tmp_path / "odd")).run(pretrain.task(load_recipe(recipe)))
+    later = Runner(Store(tmp_path / "odd")).run(train_cnf.task(load_recipe(recipe), odd))
+    with pytest.raises(CheckFailed, match=odd.key[:12]):
+        zoo_pack.pack(Store(tmp_path / "odd"), later, order("tiny6-cnf", tmp_path / "zoo", recipe))
+
+
+@pytest.mark.parametrize(
+    ("train", "line"),
+    [
+        (
+            {"defence": "cnf"},
+            "3 x POMO for TSP20, hardened by the defence cnf, routing topk-with-best (by the router), with",
+        ),
+        ({"defence": "cnf", "mode": "paper"}, "routing m-topk (by the router)"),
+        ({"defence": "cnf", "routing": "best"}, "routing best (no router: each instance trains the model that solves"),
+        ({"defence": "cnf", "router": False}, "routing random (no router: random shares)"),
+        ({"defence": "at", "loss": "leader"}, "hardened by the defence at, with the loss leader"),
+        ({"defence": "trs"}, "hardened by the defence trs, with the loss reinforce"),
+    ],
+)
+def test_the_first_line_names_routing_and_loss(train: dict[str, Any], line: str) -> None:
+    """A card says in its first line who handed out the instances, a router or not, and what was descended."""
+    told = zoo_pack.about({"kind": "tsp", "n": 20}, {"kind": "pomo"}, 3, {"train": train})
+    assert line in told
+
+
+@pytest.mark.parametrize("name", [one.name for one in cards.cards()])
+def test_the_cards_in_the_package_name_routing_and_loss(name: str) -> None:
+    """Each card's first line is what its own training sections say."""
+    one = cards.card(name)
+    models = len(one.weights.files)
+    assert one.about == zoo_pack.about(one.problem, one.policy, models, one.training[0].sections)
+    assert "loss" in one.about
+    assert (models == 1) != ("routing" in one.about)
 
 
 def test_a_card_tells_what_was_mixed(made: tuple[Store, Path, Manifest, Manifest], tmp_path: Path) -> None:
