@@ -42,10 +42,19 @@ class Tables:
     """How far each node lies from each other, for attention that fades; goes with `fade`."""
     fade: Float[Tensor, " h"] | None = None
 
+    nearest: Int[Tensor, "b n n"] | None = None
+    """For each node all nodes, the nearest first; goes with `candidates`."""
+    candidates: int = 0
+    """How many of the nearest nodes that are allowed a move may go to, the depot not counted; 0 = all.
+
+    Where a given tour goes to another node, that one is a candidate too.
+    """
+
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """The tables of numbers, which may be differentiated, by name."""
         for f in fields(self):
             value = getattr(self, f.name)
-            if isinstance(value, Tensor):
+            if isinstance(value, Tensor) and value.is_floating_point():
                 yield f.name, value
 
     def with_(self, **changes: Tensor) -> Tables:

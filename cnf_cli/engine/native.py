@@ -234,6 +234,8 @@ def _arrays(tables: Tables, world: World) -> Any:
         plain.get("near"),
         plain.get("space"),
         plain.get("fade"),
+        None if tables.nearest is None else tables.nearest.to("cpu", torch.int16).contiguous(),
+        tables.candidates,
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 
 from cnf_cli.engine import random
@@ -170,6 +170,8 @@ def _replay(
         place = Place(torch.cat([s.start for s in seen], 1), torch.cat([s.at for s in seen], 1), left)
         mask = torch.cat(allowed, 1)
         chosen = torch.cat(tours[:, :, low : low + wide].unbind(-1), 1)
+        if tables.nearest is not None:
+            mask = mask.scatter(-1, chosen[..., None].long(), True)
         scores = heads.scores(place, mask)
         if (mask & ~scores.detach().isfinite()).any():
             raise not_finite(tables)
@@ -199,6 +201,7 @@ class State:
         self.carried = torch.zeros(start.shape, dtype=torch.float64, device=device)
         self.place = Place(start, start, None if self.demand is None else self.demand.new_ones(start.shape))
         self.visited = torch.zeros(b, start.shape[1], n, dtype=torch.bool, device=device)
+        self.nearest, self.candidates = tables.nearest, tables.candidates
         self.moves = 0
         if self.loads is not None and not (self.loads.demand <= self.loads.limit[:, None]).all():
             raise demand_too_large()
@@ -220,6 +223,19 @@ class State:
 
     def allowed(self) -> Bool[Tensor, "b p n"]:
         """The nodes each rollout may visit next; never empty, since every demand fits into an empty vehicle."""
+        allowed = self._fitting()
+        return allowed if self.nearest is None else self._near(allowed, self.nearest)
+
+    def _near(self, allowed: Bool[Tensor, "b p n"], nearest: Int[Tensor, "b n n"]) -> Bool[Tensor, "b p n"]:
+        """The nearest of them only; the depot stays as it is."""
+        order, home = _rows(nearest, self.place.at), allowed[..., :1].clone()
+        if self.loads is not None:
+            allowed = torch.cat([torch.zeros_like(home), allowed[..., 1:]], -1)
+        ranked = allowed.gather(-1, order)
+        within = torch.zeros_like(allowed).scatter(-1, order, ranked & (ranked.cumsum(-1) <= self.candidates))
+        return within if self.loads is None else torch.cat([home, within[..., 1:]], -1)
+
+    def _fitting(self) -> Bool[Tensor, "b p n"]:
         if self.loads is None:
             return ~self.visited
         demand, limit = self.loads
@@ -284,5 +300,5 @@ def _split(tables: Tables, shared: Mapping[str, Tensor] | None = None) -> _Heads
     return _Heads(tables, key, value, tables.pointer.transpose(1, 2), own.get("load"), own.get("fade"))
 
 
-def _rows(table: Float[Tensor, "b n k"], index: Int[Tensor, "b p"]) -> Float[Tensor, "b p k"]:
+def _rows(table: Num[Tensor, "b n k"], index: Int[Tensor, "b p"]) -> Num[Tensor, "b p k"]:
     return table.gather(1, index[..., None].expand(-1, -1, table.shape[-1]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
@@ -28,7 +29,7 @@ NEAR, FADE = 1.0, 1.0
 class Params(PolicySection):
     """Keys of `[policy]` for kind = "pomo"; the defaults are the published network."""
 
-    added: ClassVar[tuple[str, ...]] = ("pointer_bias", "glimpse_bias", "encoder_bias")
+    added: ClassVar[tuple[str, ...]] = ("pointer_bias", "glimpse_bias", "encoder_bias", "candidates")
     kind: str = Field("pomo", description="policy plugin: `cnf list policies`")
     width: int = Field(128, ge=2, le=4096, description="embedding size d, a multiple of heads")
     layers: int = Field(6, ge=1, le=256, description="encoder layers")
@@ -39,11 +40,12 @@ class Params(PolicySection):
     pointer_bias: bool = Field(False, description="near nodes are preferred, by a learned multiple of -ln distance")
     glimpse_bias: bool = Field(False, description="the decoder's attention falls off with distance, learned by head")
     encoder_bias: bool = Field(False, description="every layer's attention falls off with distance, learned by head")
+    candidates: int = Field(0, ge=0, le=10**6, description="the decoder sees the nearest so many open nodes; 0 = all")
 
     @property
     def sees_distances(self) -> bool:
         """True when some part of the network reads distances."""
-        return self.pointer_bias or self.glimpse_bias or self.encoder_bias
+        return self.pointer_bias or self.glimpse_bias or self.encoder_bias or self.candidates > 0
 
 
 class Policy(nn.Module):
@@ -93,7 +95,11 @@ class Policy(nn.Module):
                     h = layer(h, between)
             else:
                 h = engine.through([layer for layer in self.layers if isinstance(layer, Layer)], h, between)
-        return self.decoder.tables(h, self.params.heads, self.params.clip, far)
+        tables = self.decoder.tables(h, self.params.heads, self.params.clip, far)
+        few = self.params.candidates
+        if far is None or not 0 < few < inst.nodes - 1:
+            return tables
+        return replace(tables, nearest=far.detach().argsort(dim=-1, stable=True), candidates=few)
 
 
 class Layer(nn.Module):

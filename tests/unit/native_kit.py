@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,10 +30,12 @@ def random_case(
     seed: int = 0,
     scale: float = 0.3,
     biased: bool = False,
+    candidates: int = 0,
 ) -> tuple[Tables, World]:
     """Tables of random numbers; `scale` widens the queries and so the attention scores. n counts the depot.
 
-    `biased` tables prefer some moves to others, and their attention falls off with random distances.
+    `biased` tables prefer some moves to others, and their attention falls off with random distances. With
+    `candidates` moves go to so many of the nearest nodes, by an order that is random as well.
     """
     rng = torch.Generator().manual_seed(seed)
 
@@ -45,6 +48,8 @@ def random_case(
     if biased:
         extra |= {"near": draw(b, n, n), "space": draw(b, n, n).abs(), "fade": 1 + draw(heads)}
     tables = Tables(**rows, bias=draw(b, n), heads=heads, clip=10.0, **extra)
+    if candidates:
+        tables = replace(tables, nearest=draw(b, n, n).argsort(-1), candidates=candidates)
     if not depot:
         return tables, World(torch.arange(n))
     demand = torch.randint(1, 10, (b, n), generator=rng) / 30
@@ -86,6 +91,8 @@ def leaves(tables: Tables) -> tuple[Tables, dict[str, Tensor]]:
 def one(tables: Tables, world: World, i: int) -> tuple[Tables, World]:
     """Instance i on its own."""
     rows = {name: x if x.ndim == 1 else x[i : i + 1] for name, x in tables.tensors()}
+    if tables.nearest is not None:
+        rows["nearest"] = tables.nearest[i : i + 1]
     return tables.with_(**rows), World(world.starts, None if world.demand is None else world.demand[i : i + 1])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,28 @@ def test_every_instruction_set_and_width(isa: str, d: int, heads: int, depot: bo
     assert int((drawn != tours).any(-1).sum()) <= 1
     weight = torch.randn(tours.shape[:2], generator=torch.Generator().manual_seed(1))
     _compare(ours, tables, world, tours, weight)
+
+
+@pytest.mark.parametrize("candidates", [1, 5, 40])
+@pytest.mark.parametrize("depot", [False, True])
+@pytest.mark.parametrize("isa", instruction_sets())
+def test_candidates_are_the_same_in_both_engines(isa: str, depot: bool, candidates: int) -> None:
+    """With moves to the nearest nodes only, tours, log p and gradients agree; those of tours that go elsewhere too."""
+    tables, world = random_case(4, 21, d=64, heads=8, depot=depot, biased=True, candidates=candidates)
+    ours, theirs = NativeEngine(instruction_set=isa), TorchEngine()
+    assert all(gap <= TIE for gap in _gaps(ours, theirs, tables, world))
+    seeds = torch.arange(4) * 1234567
+    tours, log_prob = ours.sample(tables, world, seeds)
+    assert int((theirs.rollout(tables, world, seeds) != tours).any(-1).sum()) <= 1
+    everywhere = theirs.rollout(replace(tables, nearest=None, candidates=0), world, seeds)
+    weight = torch.randn(tours.shape[:2], generator=torch.Generator().manual_seed(1))
+    for given in (everywhere,) if candidates == 1 and not depot else (everywhere, tours):
+        _compare(ours, tables, world, given, weight)
+    assert (log_prob - theirs.score(tables, world, tours, 0 * weight)[1]).abs().max() < 1e-3
+    if candidates == 40:  # more than there are nodes
+        assert torch.equal(tours, ours.rollout(replace(tables, nearest=None, candidates=0), world, seeds))
+    if candidates == 1 and not depot:
+        assert log_prob.abs().max() == 0
 
 
 @pytest.mark.parametrize("biased", [False, True])

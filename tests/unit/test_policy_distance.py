@@ -171,3 +171,40 @@ def test_a_policy_without_the_keys_is_what_it_was(tmp_path: Path) -> None:
     assert all(
         torch.equal(a, b) for a, b in zip(again.state_dict().values(), policy.state_dict().values(), strict=True)
     )
+
+
+@pytest.mark.parametrize("kind", ["tsp", "cvrp"])
+def test_candidates_are_the_nearest_open_nodes(kind: str) -> None:
+    """Every sampled move goes to one of the k nearest unvisited nodes, or to the depot, which is always open."""
+    problem, policy = made(kind, n=12, candidates=3)
+    inst = drawn(problem)
+    assert inst.xy is not None
+    far = torch.cdist(inst.xy, inst.xy)
+    world = problem.world(inst)
+    tours = get_engine().rollout(policy.encode(inst), world, torch.arange(3))
+    depots, homes = problem.depots, 0
+    for i, p in torch.cartesian_prod(torch.arange(3), torch.arange(tours.shape[1])).tolist():
+        tour = tours[i, p].tolist()
+        seen = set(tour[: depots + 1])
+        for t in range(depots + 1, len(tour)):
+            if depots and tour[t] == 0:
+                homes += 1
+                continue
+            nearer = [
+                j for j in range(depots, 13 - (not depots)) if far[i, tour[t - 1], j] < far[i, tour[t - 1], tour[t]]
+            ]
+            open_nearer = [j for j in nearer if j not in seen]
+            if not depots:
+                assert len(open_nearer) < 3
+            seen.add(tour[t])
+    assert homes > 0 or not depots
+
+
+def test_candidates_beyond_the_nodes_are_all_nodes() -> None:
+    """With as many candidates as there are other nodes the tables are those of the policy without the key."""
+    problem, plain = made("tsp")
+    for count in (8, 100):
+        tables = made("tsp", candidates=count)[1].encode(drawn(problem))
+        assert tables.nearest is None
+        assert torch.equal(tables.pointer, plain.encode(drawn(problem)).pointer)
+    assert made("tsp", candidates=7)[1].encode(drawn(problem)).nearest is not None

@@ -52,7 +52,7 @@ def test_depots_are_in_the_middle_in_the_corner_or_anywhere() -> None:
 
 def test_every_kind_of_demand_occurs() -> None:
     """Among many instances there are unit demands, small and large ones, some by quadrant, and mostly small ones."""
-    problem, xy, units, _ = drawn(700, **ALL)
+    _, xy, units, _ = drawn(700, **ALL)
     units, low, high = units.round(), units.round().amin(1), units.round().amax(1)
     assert (high == 1).any()
     assert ((low < 3) & (high == 10)).any()

@@ -16,6 +16,8 @@ struct Task {
     const float *load;                          // d or null
     const float *near;                          // b n n or null
     const float *space, *fade;                  // b n n, heads; both or null
+    const int16_t *nearest;                     // b n n or null: all nodes are candidates
+    int candidates;                             // else so many open ones, the first in the row of where a rollout stands
     const float *demand;                        // b n or null: shares of the capacity, as the policy reads them
     const double *units, *limit;                // b n and b with a demand: what is counted, and what a vehicle carries
     const int64_t *starts;                      // p

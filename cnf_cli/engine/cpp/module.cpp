@@ -112,6 +112,8 @@ struct Tables {
     Array<const int64_t, 1> starts;
     Maybe<const float, 3> near, space;
     Maybe<const float, 1> fade;
+    Maybe<const int16_t, 3> nearest;
+    int candidates;
 };
 
 static Task task_of(const Tables &x, int heads, float clip) {
@@ -142,6 +144,10 @@ static Task task_of(const Tables &x, int heads, float clip) {
     require(!x.near || square(*x.near), "near is not b x n x n");
     require(!x.space == !x.fade && (!x.space || square(*x.space)), "space is not b x n x n, or has no fade");
     require(!x.fade || int(x.fade->shape(0)) == heads, "fade is not one number for each head");
+    require(!x.nearest || (square(*x.nearest) && x.candidates > 0), "nearest is not b x n x n, or for no candidates");
+    for (size_t j = 0; x.nearest && j < x.nearest->size(); ++j)
+        require(x.nearest->data()[j] >= 0 && x.nearest->data()[j] < task.n, "a candidate is not a node");
+    task.nearest = x.nearest ? x.nearest->data() : nullptr, task.candidates = x.candidates;
     task.near = x.near ? x.near->data() : nullptr;
     task.space = x.space ? x.space->data() : nullptr;
     task.fade = x.fade ? x.fade->data() : nullptr;
@@ -362,11 +368,11 @@ NB_MODULE(_native, m) {
         .def(nb::init<Array<const float, 3>, Array<const float, 3>, Array<const float, 3>, Array<const float, 3>,
                       Array<const float, 2>, Maybe<const float, 3>, Maybe<const float, 1>, Maybe<const float, 2>,
                       Maybe<const double, 2>, Maybe<const double, 1>, Array<const int64_t, 1>, Maybe<const float, 3>,
-                      Maybe<const float, 3>, Maybe<const float, 1>>(),
+                      Maybe<const float, 3>, Maybe<const float, 1>, Maybe<const int16_t, 3>, int>(),
              nb::arg("last"), nb::arg("key"), nb::arg("value"), nb::arg("pointer"), nb::arg("bias"),
              nb::arg("first").none(), nb::arg("load").none(), nb::arg("demand").none(), nb::arg("units").none(),
              nb::arg("limit").none(), nb::arg("starts"), nb::arg("near").none(), nb::arg("space").none(),
-             nb::arg("fade").none());
+             nb::arg("fade").none(), nb::arg("nearest").none(), nb::arg("candidates"));
     m.def("rollout", &rollout, nb::arg("tables"), nb::arg("heads"), nb::arg("clip"), nb::arg("seeds").none(),
           nb::arg("moves"), nb::arg("length"), nb::arg("log_prob").none(), nb::arg("threads"), nb::arg("isa"));
     m.def("score", &score, nb::arg("tables"), nb::arg("heads"), nb::arg("clip"), nb::arg("tours"), nb::arg("weight"),

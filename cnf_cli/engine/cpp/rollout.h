@@ -14,6 +14,8 @@ constexpr int WALKS = 16;
 constexpr int BAND_BYTES = 28 << 10;
 constexpr float LEAST = 1e-37f;  // the smallest probability whose logarithm is taken
 
+enum State : uint8_t { VISITED, OPEN, NEAR };
+
 struct Walk {
     int p, c, t;          // rollout of those at hand, where it stands, position in the tour
     int size, fits, s;    // open nodes; candidates of the next move; how many of those are read
@@ -23,7 +25,8 @@ struct Walk {
     float log_prob;       // of the moves that were drawn
     uint64_t stream;
     int16_t *moves;
-    int *open, *allowed;  // not yet visited; with a depot, those that fit
+    int *open, *allowed;  // not yet visited; with a depot, those that fit; the nearest of them where only these count
+    uint8_t *state;       // of every node: open, and among the nearest
     int *nodes;           // the candidates: one of the two
     const float *factor;  // what weighs them beside scene.at: by the rollout's start, or by its load
     float *w;             // their weights, where stored; or room for the factor
@@ -46,6 +49,7 @@ struct Rollout {
         for (Walk &x : walks) {
             x.open = a.take<int>(task.n + 64);
             x.allowed = a.take<int>(task.n + 64);
+            x.state = a.take<uint8_t>(task.n);
             x.w = a.take<float>(size_t(task.n) * HP + 64);
             x.u = a.take<float>(task.n + 64);
             x.sum = a.take<float>(P * W);
@@ -225,12 +229,30 @@ struct Rollout {
     // The candidates of the next move.
     void look(Walk &x) {
         x.nodes = x.open, x.fits = x.size;
-        if (!scene.depot()) return;
+        const bool few = scene.nearest && x.size > scene.task->candidates;
+        if (!scene.depot() && !few) return;
         x.nodes = x.allowed, x.fits = 0;
-        if (x.c) x.allowed[x.fits++] = 0;
+        if (scene.depot() && x.c) x.allowed[x.fits++] = 0;
+        if (few) return look_near(x);
         for (int s = 0; s < x.size; ++s) {
             x.allowed[x.fits] = x.open[s];
             x.fits += scene.units[x.open[s]] <= x.room;
+        }
+    }
+
+    // The nearest of the open nodes that fit become candidates, in order.
+    void look_near(Walk &x) {
+        int left = 0;
+        scene.look_near(x.c, [&](int j) {
+            const bool good = x.state[j] == OPEN && (!scene.depot() || scene.units[j] <= x.room);
+            if (good) x.state[j] = NEAR, ++left;
+            return good;
+        });
+        for (int s = 0; left; ++s) {
+            const int j = x.open[s];
+            if (x.state[j] != NEAR) continue;
+            x.state[j] = OPEN, --left;
+            x.allowed[x.fits++] = j;
         }
     }
 
@@ -243,6 +265,7 @@ struct Rollout {
         }
         if (!scene.depot() || j) {
             while (x.open[s] != j) ++s;
+            x.state[j] = VISITED;
             __builtin_memmove(x.open + s, x.open + s + 1, sizeof(int) * (--x.size - s));
         }
         x.done = !x.size && !(scene.depot() && x.c);
@@ -253,7 +276,8 @@ struct Rollout {
         x.p = p, x.left = 1, x.room = scene.limit, x.size = 0, x.t = 0, x.log_prob = 0;
         x.moves = task.moves + (size_t(i) * task.p + from + p) * task.t;
         x.stream = sample ? stream(task.seeds[i], scene.start[p]) : 0;
-        for (int j = first; j < scene.n; ++j) x.open[x.size++] = j;
+        x.state[0] = VISITED;
+        for (int j = first; j < scene.n; ++j) x.open[x.size++] = j, x.state[j] = OPEN;
         if (first) x.moves[x.t++] = 0;
         move(x, scene.start[p], 0);
     }

@@ -88,6 +88,7 @@ struct Scene {
     float *near;                          // n rows of n + 1: the bias of every node, seen from every node; or null
     float *fade;                          // heads, padded with zeros; null where attention does not fall off
     const float *space;                   // n n
+    const int16_t *nearest;               // n n, or null: whether a move goes to some of the nearest nodes only
     const float *demand;                  // n or null
     const double *units;                  // n or null
     double limit;                         // of a vehicle, in the same units
@@ -169,6 +170,7 @@ struct Scene {
         units = t.demand ? t.units + size_t(i) * n : nullptr;
         limit = t.demand ? t.limit[i] : 0;
         space = t.space ? t.space + size_t(i) * n * n : nullptr;
+        nearest = t.nearest ? t.nearest + size_t(i) * n * n : nullptr;
         for (int h = 0; h < HP && fade; ++h) fade[h] = h < t.heads ? t.fade[h] : 0;
         scores({last, count}, n, at, fade ? space : nullptr);
         if (first) interleave(t.first + i * rows, first, n, t, y, 1);
@@ -190,6 +192,13 @@ struct Scene {
             for (int j = 0; j < n; ++j) row[j] = bias[j] + unit * given[size_t(c) * n + j];
             row[n] = 0;
         }
+    }
+
+    // Calls take(j) for nodes j, the nearest to c first, until it was true for as many as are candidates.
+    template <class Take>
+    CNF_MEMBER void look_near(int c, const Take &take) const {
+        const int16_t *row = nearest + size_t(c) * n;
+        for (int i = 0, left_ = task->candidates; i < n && left_; ++i) left_ -= take(int(row[i]));
     }
 
     // What is added to the products with the pointer rows, for a rollout that stands at c.

@@ -29,6 +29,7 @@ struct Score {
     double *units;                // too
     bool odd;                     // some score is NaN or infinite
     uint8_t *seen;
+    int *spot;  // where in the order a node is
     size_t wide;  // room for the keys of a step
 
     void place(const Task &task, Arena &a) {
@@ -70,6 +71,7 @@ struct Score {
         units = a.take<double>(n + 64);
         bias_gradient = a.take<float>(n + 64);
         seen = a.take<uint8_t>(n);
+        spot = a.take<int>(n);
     }
 
     // Fills order, stands, tail, choice and left; returns the number of steps with a choice, or -1 for a bad tour.
@@ -90,6 +92,8 @@ struct Score {
             if (!seen[j]) return -1;
         const int others = open;
         if (depot) order[open++] = 0;  // last, so that it belongs to every tail
+        spot[scene.start[p]] = -1;
+        for (int s = 0; s < open; ++s) spot[order[s]] = s;
         int steps = 0, done = 0;
         float load_left = depot && tour[1] ? 1.0f - scene.demand[tour[1]] : 1.0f;
         double room_left = depot && tour[1] ? scene.limit - scene.units[tour[1]] : scene.limit;
@@ -115,11 +119,28 @@ struct Score {
 
     // Closes the keys order[base + s], s < size, that do not fit at a step; returns null when all that are not behind do.
     const float *close(int step, int base, int size, float *fence) const {
-        if (!scene.depot()) return nullptr;
+        if (!fenced()) return nullptr;
         const double *wanted_units = units + base, room_ = room[step];
-        for (int s = 0; s < size; ++s) fence[s] = wanted_units[s] <= room_ ? 0.0f : -INFINITE;
-        fence[size - 1] = stands[step] == 0 ? -INFINITE : 0;
+        if (scene.nearest)
+            close_far(step, base, size, fence);
+        else
+            for (int s = 0; s < size; ++s) fence[s] = wanted_units[s] <= room_ ? 0.0f : -INFINITE;
+        if (scene.depot()) fence[size - 1] = stands[step] == 0 ? -INFINITE : 0;
         return fence;
+    }
+
+    bool fenced() const { return scene.depot() || scene.nearest; }
+
+    // Closes all keys but those of the nearest nodes that are open and fit, and that of the node chosen.
+    void close_far(int step, int base, int size, float *fence) const {
+        for (int s = 0; s < size; ++s) fence[s] = -INFINITE;
+        scene.look_near(stands[step], [&](int j) {
+            const bool good = (j || !scene.depot()) && spot[j] >= tail[step] &&
+                              (!scene.depot() || scene.units[j] <= room[step]);
+            if (good) fence[spot[j] - base] = 0;
+            return good;
+        });
+        fence[choice[step] - base] = 0;
     }
 
     // Returns log p of the chosen key and turns the scores x, -inf where closed, into the gradient of weight * log p.
@@ -178,7 +199,7 @@ struct Score {
         double log_prob = 0;
         for (int t = 0; t < steps; ++t) {
             float *x = u + t * wide;
-            const float *closed = scene.depot() ? fences + t * wide : nullptr;
+            const float *closed = fenced() ? fences + t * wide : nullptr;
             for (int s = padded; s % W; ++s) x[s] = 0;
             if (scene.near)
                 for (int s = 0; s < size; ++s) x[s] += scene.biases(stands[s0 + t])[nodes[s]];
