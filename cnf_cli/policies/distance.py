@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from cnf_cli.problems.base import BaseProblem
 from cnf_cli.problems.instances import Instances
 
+SPREAD = 4.0
 FLOOR = 1e-3
 """Share of a map's width: nodes closer than this are as near as can be, so that equal points have a logarithm."""
 
@@ -38,13 +39,17 @@ def space(apart: Float[Tensor, "b n n"]) -> Float[Tensor, "b n n"]:
 
 
 class Learned(nn.Module):
-    """Numbers that training finds, all the same at first."""
+    """Numbers that training finds, one for each head; several differ from the start, so that some heads see far."""
 
     def __init__(self, count: int, start: float) -> None:
         super().__init__()
         self.start = start
-        self.weight = nn.Parameter(torch.full((count,), start))
+        self.weight = nn.Parameter(torch.empty(count))
+        self.reset()
 
     def reset(self) -> None:
-        """As at first."""
-        nn.init.constant_(self.weight, self.start)
+        """As at first: from a quarter of the start to four times as much, by equal factors; one alone is the start."""
+        count = len(self.weight)
+        way = torch.linspace(-1, 1, count) if count > 1 else torch.zeros(1)
+        with torch.no_grad():
+            self.weight.copy_(self.start * SPREAD**way)
