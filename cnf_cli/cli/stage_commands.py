@@ -53,6 +53,13 @@ def artifact(ctx: Context, text: str | None) -> Manifest | None:
     return found
 
 
+def of_user(ctx: Context, data: Manifest | None) -> bool:
+    """Whether these are data of a user's own, in units of their own."""
+    from cnf_cli.stages.data import drawn
+
+    return data is not None and not drawn(ctx.store, data)
+
+
 def start(ctx: Context, recipe: Recipe, text: str | None, *, plan: bool = False) -> Task | Manifest | None:
     """The policy a stage starts from: the one named; else the one that stands in, which is said; None for its own."""
     from cnf_cli.stages.choice import start_of
@@ -118,7 +125,8 @@ def pretrain(
     from cnf_cli.stages import pretrain as stage
 
     recipe = recipe_for(target, n, set_)
-    task = stage.task(recipe, artifact(ctx, init), artifact(ctx, validate))
+    watched = artifact(ctx, validate)
+    task = stage.task(recipe, artifact(ctx, init), watched, own_units=of_user(ctx, watched))
     Launch(ctx, recipe.runtime, plan=plan, force=force, alias=alias).run(task)
 
 
@@ -145,7 +153,8 @@ def attack(
 
     sets = [f"attack.count={count}"] * (count is not None) + [f"attack.steps={steps}"] * (steps is not None)
     recipe = recipe_for(target, n, [*sets, *bias_set("attack", distance_bias), *(set_ or ())])
-    task = stage.task(recipe, start(ctx, recipe, policy, plan=plan), artifact(ctx, data), white_box=white_box)
+    clean, attacked = artifact(ctx, data), start(ctx, recipe, policy, plan=plan)
+    task = stage.task(recipe, attacked, clean, white_box=white_box, own_units=of_user(ctx, clean))
     Launch(ctx, recipe.runtime, plan=plan, force=force, deps=not no_deps, alias=alias).run(task)
 
 

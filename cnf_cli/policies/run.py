@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -15,12 +15,15 @@ from cnf_cli.engine.base import Engine, Tables
 from cnf_cli.policies.biased import Biased
 from cnf_cli.problems.base import BaseProblem
 from cnf_cli.problems.instances import Instances
+from cnf_cli.problems.scaled import Scaled
 
 _ROOM = {"cpu": 1 << 19}
 """Rollouts times nodes that an evaluation holds at once: a decoder step has as many weights for each head.
 
 A CPU's caches like it small; other devices get 32 times as much, about 2 GB.
 """
+Price = Callable[[Tensor, Tensor], Tensor]
+"""(rows, tours (r, p, t)) -> costs (r, p): what tours of these instances really cost, where the map shown says less."""
 SAME = 1e-6
 """Costs this close, relatively, are one tour seen twice (turned round, or begun elsewhere)."""
 
@@ -34,7 +37,7 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True)
 class Solved:
-    """The best that m models found for b instances, on the CPU; costs in float64 on the instances as given."""
+    """The best that m models found for b instances, on the CPU; costs in float64, by the price if one was given."""
 
     cost: Float[Tensor, "m b"]
     tour: Int[Tensor, "m b t"]
@@ -109,8 +112,11 @@ def solve(
     augment: int = 8,
     seeds: Int[Tensor, " b"] | None = None,
     chunk: int = 0,
+    price: Price | None = None,
 ) -> Solved:
     """The best tour of every model for every instance, over all starts and augmented copies.
+
+    By `price`, or by the problem's cost of the instances as given: what is chosen by is what is counted in the end.
 
     chunk: instances per forward pass; 0 bounds memory by the instances' size, if need be two copies at a time.
     Sampled copies draw from seeds of their own: copy a of model m from fold(seed, m * augment + a).
@@ -124,12 +130,35 @@ def solve(
         for low in range(0, len(inst), group):
             few = inst[low : low + group]
             own = None if seeds is None else _copies(seeds[low : low + group], m, augment)
-            parts.append(_best(policy, problem, few, engine, augment, own, rows))
+            counted = None if price is None else _from(price, low)
+            parts.append(_best(policy, problem, few, engine, augment, own, rows, counted))
         models.append([_join(list(piece)) for piece in zip(*parts, strict=True)])
     cost, plain, tour, tour_plain = (_join([model[i][None] for model in models]) for i in range(4))
     if problem.depots:
         tour, tour_plain = _trim(tour), _trim(tour_plain)
     return Solved(cost, tour, plain, tour_plain)
+
+
+def answer(
+    policies: Sequence[Encoder],
+    problem: BaseProblem,
+    scaled: Scaled,
+    engine: Engine,
+    device: torch.device,
+    *,
+    augment: int,
+    seeds: Int[Tensor, " b"] | None = None,
+    chunk: int = 0,
+) -> Solved:
+    """What the policies answer on a user's instances, chosen by what a tour costs there; costs in the user's units."""
+    price = None if scaled.plain else scaled.cost
+    shown = scaled.instances.to(device)
+    return solve(policies, problem, shown, engine, augment=augment, seeds=seeds, chunk=chunk, price=price)
+
+
+def _from(price: Price, low: int) -> Price:
+    """The price of instances that are counted from the one at `low`."""
+    return lambda rows, tours: price(rows + low, tours)
 
 
 def _copies(seeds: Int[Tensor, " b"], model: int, augment: int) -> Int[Tensor, " r"]:
@@ -145,6 +174,7 @@ def _best(
     augment: int,
     seeds: Int[Tensor, " r"] | None,
     rows: int,
+    price: Price | None = None,
 ) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"], Int[Tensor, "b t"], Int[Tensor, "b t"]]:
     """(cost, cost without copies, best tour, best tour without copies) of each instance."""
     copies = problem.augment(inst, augment) if augment > 1 else inst
@@ -153,15 +183,18 @@ def _best(
     for cut in _cuts(len(copies), rows):
         turned = policy.at(copy[cut]) if isinstance(policy, Biased) else policy
         tour, cost = rollout(turned, problem, copies[cut], engine, seeds=None if seeds is None else seeds[cut])
+        if price is not None:
+            cost = price(torch.arange(cut.start, cut.start + len(tour)) // augment, tour)
         at = _first_best(cost)
         costs.append(cost.gather(1, at[:, None])[:, 0])
         tours.append(tour.gather(1, at[:, None, None].expand(-1, 1, tour.shape[-1]))[:, 0])
     cost, tour = _join(costs).view(len(inst), augment), _join(tours).view(len(inst), augment, -1)
     at = _first_best(cost)
     best = tour.gather(1, at[:, None, None].expand(-1, 1, tour.shape[-1]))
-    exact = Instances(**{k: None if v is None else v.cpu().double() for k, v in vars(inst).items() if k != "seed"})
     # Only tours that end at the depot, node 0, differ in length: standing there is free.
-    both = problem.cost(exact, torch.cat([best, tour[:, :1]], 1).clamp_min(0).cpu())
+    ends = torch.cat([best, tour[:, :1]], 1).clamp_min(0).cpu()
+    exact = Instances(**{k: None if v is None else v.cpu().double() for k, v in vars(inst).items() if k != "seed"})
+    both = problem.cost(exact, ends) if price is None else price(torch.arange(len(inst)), ends)
     return both[:, 0], both[:, 1], best[:, 0].cpu(), tour[:, 0].cpu()
 
 

@@ -16,7 +16,8 @@ from cnf_cli.problems import sampling
 from cnf_cli.problems.base import BaseProblem
 from cnf_cli.problems.instances import Instances
 from cnf_cli.problems.project import DemandRule, How
-from cnf_cli.recipe.sections import ProblemSection
+from cnf_cli.problems.scaled import Scaled
+from cnf_cli.recipe.sections import Normalise, ProblemSection
 
 if TYPE_CHECKING:
     from cnf_cli.formats.dataset import Block
@@ -126,11 +127,14 @@ class Problem(BaseProblem):
         off = ~np.eye(block.nodes, dtype=bool)
         return seeded(torch.from_numpy((block.matrix * off).astype(np.float32)))
 
-    def normalise(self, block: Block) -> Instances:
-        """As `from_block`, with each matrix divided by its largest cost: ATSPLIB's go up to thousands."""
+    def _scaled(self, block: Block, how: Normalise) -> Scaled:
+        """Each matrix divided by its largest cost, which goes into the thousands; with auto only if it is above 1."""
         inst = self.from_block(block)
         largest = self.distances(inst).amax((1, 2), keepdim=True)
-        return seeded(self.distances(inst) / torch.where(largest > 0, largest, 1.0))
+        kept = (largest <= 1) if how == "auto" else torch.zeros_like(largest, dtype=torch.bool)
+        width = torch.where(kept | (largest <= 0), torch.ones_like(largest), largest)
+        low = np.zeros((len(block), 1, 1))
+        return Scaled(block, seeded(self.distances(inst) / width), low, width.double().numpy())
 
 
 def close(cost: Tensor) -> Tensor:

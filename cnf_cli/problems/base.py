@@ -16,8 +16,10 @@ from cnf_cli.problems.instances import Instances
 from cnf_cli.problems.load import FLOAT32_UNITS, whole_units
 from cnf_cli.problems.load import TOLERANCE as TOLERANCE  # the only slack; defined where no torch is needed
 from cnf_cli.problems.project import DemandRule, How, project
+from cnf_cli.problems.scaled import Scaled, frame
 from cnf_cli.problems.validate import check_tour
 from cnf_cli.problems.world import World
+from cnf_cli.recipe.sections import Normalise
 
 if TYPE_CHECKING:
     from cnf_cli.formats.dataset import Block
@@ -105,13 +107,21 @@ class BaseProblem(ABC):
             demand, capacity = (_tensor(x, wide) for x in (block.demand / block.capacity[:, None], block.capacity))
         return Instances(_tensor(block.xy), demand, capacity)
 
-    def normalise(self, block: Block) -> Instances:
-        """As `from_block`, with each instance's coordinates fitted to the unit square, one scale for both axes."""
+    def scaled(self, blocks: Sequence[Block], how: Normalise = "auto") -> list[Scaled]:
+        """Every block as a policy is shown it, in order, with its own price and the way back to the user's units."""
+        out = []
+        for block in blocks:
+            try:
+                out.append(self._scaled(block, how))
+            except DataError as error:
+                raise DataError(f"{block.names[0] or 'an instance'}: {error.message}", hint=error.hint) from None
+        return out
+
+    def _scaled(self, block: Block, how: Normalise) -> Scaled:
         inst = self.from_block(block)
+        low, width = frame(block, how, self.depots)
         assert block.xy is not None
-        low = block.xy.min(1, keepdims=True)
-        extent = (block.xy.max(1, keepdims=True) - low).max(-1, keepdims=True)
-        return inst.with_(xy=_tensor((block.xy - low) / np.where(extent > 0, extent, 1.0)))
+        return Scaled(block, inst.with_(xy=_tensor((block.xy - low) / width)), low, width)
 
     def to_block(self, inst: Instances, **more: Any) -> Block:
         """The instances as float64 arrays, demands in units; `more` are further fields of `Block`."""

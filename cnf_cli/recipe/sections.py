@@ -13,6 +13,7 @@ Positive = Annotated[float, Field(gt=0)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Distribution = Literal["uniform", "rotation", "explosion", "gaussian_mixture"]
 Mix = Annotated[tuple[Distribution, ...], Field(max_length=16)]
+Normalise = Literal["auto", "fit", "published"]
 Size = Annotated[int, Field(ge=2, le=10_000)]
 
 

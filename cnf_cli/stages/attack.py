@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pydantic import Field
 
+from cnf_cli.errors import DataError
 from cnf_cli.pipeline.stage import Stage, Task
 from cnf_cli.recipe import Recipe
 from cnf_cli.recipe.sections import AttackSection, Section
@@ -16,8 +18,10 @@ from cnf_cli.stages.job import Job, Result, derived_seed
 if TYPE_CHECKING:
     import torch
 
+    from cnf_cli.formats.dataset import Array, Block
     from cnf_cli.problems.base import BaseProblem
     from cnf_cli.problems.instances import Instances
+    from cnf_cli.problems.scaled import Scaled
     from cnf_cli.store import Manifest
 
 VERSION = 1
@@ -30,7 +34,9 @@ OPTIMUM_ROWS = 100
 class AttackSetSection(Section):
     """Which models are attacked, and how many instances are kept."""
 
+    added: ClassVar[tuple[str, ...]] = ("own_units",)
     white_box: bool = Field(False, description="attack every model, then draw `count` of the M x count instances")
+    own_units: bool = Field(False, description="the clean instances are a user's: all sizes, scaled and scaled back")
 
 
 def task(
@@ -39,15 +45,21 @@ def task(
     clean: Task | Manifest | None = None,
     *,
     white_box: bool = False,
+    own_units: bool = False,
 ) -> Task:
     """Attack `policy` (the recipe's pretrained one by default) on `clean` (fresh instances by default).
 
     Fixed sets attack the pretrained model; white-box sets attack each model of the ensemble that is then measured.
+    `own_units`: `clean` was not drawn by a problem (`data.drawn`); what was made of such data before was unscaled.
     """
     policy = policy if policy is not None else pretrain.task(recipe)
     clean = clean if clean is not None else data.task(recipe.problem, recipe.attack.count, recipe.attack.seed)
     attack = for_sets(recipe.attack)
-    sections = {"problem": recipe.problem, "attack": attack, "set": AttackSetSection(white_box=white_box)}
+    sections = {
+        "problem": recipe.problem,
+        "attack": attack,
+        "set": AttackSetSection(white_box=white_box, own_units=own_units),
+    }
     name = "white-box" if white_box else "attack"
     command = f"cnf attack {recipe.source}" + (" --white-box" if white_box else "")
     return Task(STAGE, sections, {"policy": policy, "clean": clean}, alias=f"{recipe.name}/{name}", command=command)
@@ -69,6 +81,7 @@ def run(job: Job) -> Result:
     from cnf_cli.attacks.base import checks
     from cnf_cli.formats import dataset
     from cnf_cli.stages.models import load_models
+    from cnf_cli.stages.per_instance import first_of
     from cnf_cli.stages.setup import set_up
 
     section, white_box = job.section("attack"), job.section("set").white_box
@@ -76,71 +89,150 @@ def run(job: Job) -> Result:
     with set_up(job.runtime) as setup:
         ensemble = load_models(job.inputs["policy"], setup.device).biased(section.distance_bias)
         attack = plugins.create("attacks", section, ensemble.problem, setup.engine)
-        clean = ensemble.problem.from_block(source.blocks[0])[: section.count]
+        clean = ensemble.problem.scaled(first_of(source, section.count).blocks)
+        _refuse_drawings(ensemble.problem, clean)
         groups = [[model] for model in ensemble.policies] if white_box else [ensemble.policies]
-        made, stats = attack_all(job, attack, groups, clean, section.seed)
+        made = attack_all(job, attack, groups, [one.instances for one in clean], section.seed)
         job.provenance["engine"] = setup.engine.name
-    rows = torch.arange(len(clean) * len(groups))
-    if len(groups) > 1:
-        rng = torch.Generator().manual_seed(derived_seed(section.seed, "white-box sample"))
-        rows = torch.randperm(len(rows), generator=rng)[: len(clean)].sort().values
-    stats = {name: value[rows] for name, value in stats.items()}
-    origin = rows % len(clean)
-    extra: dict[str, Any] = {name: value.numpy() for name, value in stats.items()}
-    extra |= {"clean_row": origin.numpy(), "model": (rows // len(clean)).numpy()}
-    before = ensemble.problem.to_block(clean[origin])
-    extra |= {f"clean_{k}": getattr(before, k) for k in ("xy", "demand", "matrix") if getattr(before, k) is not None}
-    block = ensemble.problem.to_block(made[rows], extra=extra)
+    picked = _picked([len(one) for one in clean], len(groups), section.seed)
+    pairs, blocks, stats = [], [], []
+    for one, (hard, numbers), (model, row, first) in zip(clean, made, picked, strict=True):
+        if not len(row):  # none of this size is in the white-box sample
+            continue
+        told = _told(one, {name: value[model * len(one) + row] for name, value in numbers.items()}, row)
+        extra = {
+            **told,
+            **{f"clean_{k}": v for k, v in one.clean(row).items()},
+            "clean_row": row + first,
+            "model": model,
+        }
+        blocks.append(one.back(hard[torch.from_numpy(model * len(one) + row)], row, extra))
+        pairs.append((one.back(one.instances[torch.from_numpy(row)], row), blocks[-1]))
+        stats.append(told)
     attrs = {"generator": f"attack {section.kind}", "seed": section.seed, "white_box": int(white_box)}
-    dataset.save(job.work / "data.h5", dataset.Dataset(source.problem, (block,), attrs=attrs))
-    health = {**checks(stats), **_optimum_change(job, ensemble.problem, clean[origin], made[rows])}
+    dataset.save(job.work / "data.h5", dataset.Dataset(source.problem, tuple(blocks), attrs=attrs))
+    health = {**checks(_joined(stats)), **_optimum_change(job, ensemble.problem, pairs)}
     return Result({"data.h5": job.work / "data.h5"}, {"problem": source.problem, **health})
 
 
-def _optimum_change(job: Job, problem: BaseProblem, clean: Instances, hard: Instances) -> dict[str, Any]:
+def _refuse_drawings(problem: BaseProblem, clean: Sequence[Scaled]) -> None:
+    """Places that only draw a matrix of costs cannot be attacked: no cost follows from them."""
+    names = [one.block.names[0] or "an instance" for one in clean if one.block.matrix is not None]
+    if names and "matrix" not in problem.movable:
+        raise DataError(
+            f"{', '.join(names)}: the costs are a matrix, so moving the nodes of its drawing changes nothing",
+            hint="leave such files out; `cnf list attacks` says which attacks change matrices, of ATSP instances",
+        )
+
+
+def _picked(sizes: Sequence[int], groups: int, seed: int) -> Iterator[tuple[Array, Array, int]]:
+    """(model, row of the block, number of its first instance) of what is kept of each block.
+
+    All of it, or of a white-box set with several models a sample as large as the clean set.
+    """
+    import numpy as np
+    import torch
+
+    total = sum(sizes)
+    kept = torch.arange(total * groups)
+    if groups > 1:
+        rng = torch.Generator().manual_seed(derived_seed(seed, "white-box sample"))
+        kept = torch.randperm(len(kept), generator=rng)[:total].sort().values
+    model, instance = np.divmod(kept.numpy(), total)
+    first = 0
+    for size in sizes:
+        here = (instance >= first) & (instance < first + size)
+        yield model[here], instance[here] - first, first
+        first += size
+
+
+def _told(one: Scaled, numbers: Mapping[str, torch.Tensor], row: Array) -> dict[str, Array]:
+    """The attack's numbers, costs in the user's units of length; moves stay in widths of the map the policy sees."""
+    width = one.width[row, 0, 0].astype("f4")
+    return {k: v.numpy() * width if k.startswith("cost_") else v.numpy() for k, v in numbers.items()}
+
+
+def _joined(stats: Sequence[Mapping[str, Array]]) -> dict[str, torch.Tensor]:
+    import numpy as np
+    import torch
+
+    return {name: torch.from_numpy(np.concatenate([one[name] for one in stats])) for name in stats[0]}
+
+
+def _optimum_change(job: Job, problem: BaseProblem, pairs: Sequence[tuple[Block, Block]]) -> dict[str, Any]:
     """How the best possible cost changed, on the first instances, where a quick solver is installed.
 
     It tells "harder" from "different": an attack that moves the optimum far has made another map.
     """
+    from cnf_cli.formats.dataset import Dataset
+    from cnf_cli.stages.per_instance import first_of
     from cnf_cli.stages.reference import reference_costs
 
-    few = slice(0, OPTIMUM_ROWS)
-    before, after = (reference_costs(problem, inst[few].to("cpu"), job) for inst in (clean, hard))
-    if before is None or after is None:
+    both = [first_of(Dataset(problem.kind, blocks), OPTIMUM_ROWS).blocks for blocks in zip(*pairs, strict=True)]
+    before, after = (reference_costs(problem, blocks, job) for blocks in both)
+    if before is None or after is None or not bool((before > 0).any()):
         return {}
-    change = 100 * (after / before - 1)
+    change = 100 * (after / before - 1)[before > 0]
     return {"optimum_change_percent": float(change.mean()), "optimum_change_rows": len(change)}
 
 
 def attack_all(
-    job: Job, attack: Any, groups: Sequence[Sequence[Any]], clean: Instances, seed: int
-) -> tuple[Instances, dict[str, torch.Tensor]]:
-    """Every clean instance against every group of models, ten at a time; finished tens survive an interruption."""
+    job: Job, attack: Any, groups: Sequence[Sequence[Any]], clean: Sequence[Instances], seed: int
+) -> list[tuple[Instances, dict[str, torch.Tensor]]]:
+    """For each entry of `clean`, all of it against every group of models, group by group, and the attack's numbers.
+
+    Ten instances of a size at a time; finished tens survive an interruption.
+    """
     import torch
 
-    from cnf_cli.problems.instances import Instances, concatenate
+    total = sum(map(len, clean))
+    made: list[list[_Part]] = [[] for _ in clean]
+    with job.bars.bar("attacking", total * len(groups), "instances") as bar:
+        for g, policies in enumerate(groups):
+            steps = attack.draw(total, torch.Generator().manual_seed(derived_seed(seed, "attack steps", g)))
+            at = 0
+            for inst, parts in zip(clean, made, strict=True):
+                for low in range(0, len(inst), CHUNK):
+                    few = inst[low : low + CHUNK].to(_device(policies))
+                    rng = torch.Generator().manual_seed(derived_seed(seed, "attack", g, at))
+                    kept = job.work / f"part-{g}-{at}.safetensors"
+                    parts.append(_part(kept, attack, policies, few, rng, steps[at : at + len(few)]))
+                    at += len(few)
+                    bar.advance(len(few))
+                    job.pause_point()
+    return [_whole(parts) for parts in made]
+
+
+class _Part(NamedTuple):
+    inst: Instances
+    stats: dict[str, torch.Tensor]
+
+
+def _part(
+    kept: Path, attack: Any, policies: Sequence[Any], few: Instances, rng: torch.Generator, steps: torch.Tensor
+) -> _Part:
+    """A few instances attacked, from the file where an earlier run has left them."""
+    from cnf_cli.problems.instances import Instances
     from cnf_cli.stages.state import save_sealed, sealed_part
 
-    parts, stats = [], []
-    total = len(clean) * len(groups)
-    with job.bars.bar("attacking", total, "instances") as bar:
-        for g, policies in enumerate(groups):
-            steps = attack.draw(len(clean), torch.Generator().manual_seed(derived_seed(seed, "attack steps", g)))
-            for low in range(0, len(clean), CHUNK):
-                kept = job.work / f"part-{g}-{low}.safetensors"
-                if (part := sealed_part(kept)) is None:
-                    rng = torch.Generator().manual_seed(derived_seed(seed, "attack", g, low))
-                    few = clean[low : low + CHUNK].to(_device(policies))
-                    attacked = attack(policies, few, rng=rng, step=steps[low : low + CHUNK])
-                    fields = {f"inst.{k}": v.cpu() for k, v in vars(attacked.instances).items() if v is not None}
-                    numbers = {f"stat.{k}": v.float().cpu() for k, v in attacked.stats.items()}
-                    part = {**fields, **numbers}
-                    save_sealed(kept, part, {"kind": "part"})
-                parts.append(Instances(**{k[5:]: v for k, v in part.items() if k.startswith("inst.")}))
-                stats.append({k[5:]: v for k, v in part.items() if k.startswith("stat.")})
-                bar.advance(len(parts[-1]))
-                job.pause_point()
-    return concatenate(parts), {name: torch.cat([s[name] for s in stats]) for name in stats[0]}
+    tensors = sealed_part(kept)
+    if tensors is None:
+        attacked = attack(policies, few, rng=rng, step=steps)
+        fields = {f"inst.{k}": v.cpu() for k, v in vars(attacked.instances).items() if v is not None}
+        numbers = {f"stat.{k}": v.float().cpu() for k, v in attacked.stats.items()}
+        tensors = {**fields, **numbers}
+        save_sealed(kept, tensors, {"kind": "part"})
+    inst = Instances(**{k[5:]: v for k, v in tensors.items() if k.startswith("inst.")})
+    return _Part(inst, {k[5:]: v for k, v in tensors.items() if k.startswith("stat.")})
+
+
+def _whole(parts: Sequence[_Part]) -> tuple[Instances, dict[str, torch.Tensor]]:
+    import torch
+
+    from cnf_cli.problems.instances import concatenate
+
+    stats = {name: torch.cat([part.stats[name] for part in parts]) for name in parts[0].stats}
+    return concatenate([part.inst for part in parts]), stats
 
 
 def _device(policies: Sequence[Any]) -> torch.device:

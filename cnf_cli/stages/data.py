@@ -7,7 +7,7 @@ from pydantic import Field
 from cnf_cli.pipeline.stage import Stage, Task
 from cnf_cli.recipe.sections import Count, ProblemSection, Section, Seed
 from cnf_cli.stages.job import Job, Result, derived_seed
-from cnf_cli.store import Manifest
+from cnf_cli.store import Manifest, Store
 
 VERSION = 1
 _ROWS = 1000
@@ -24,6 +24,15 @@ def task(problem: ProblemSection, count: int, seed: int, alias: str | None = Non
     """The data set of `count` instances of that problem."""
     command = _typed(problem.kind, problem.n, count, problem.dist, seed)
     return Task(STAGE, {"problem": problem, "data": DataSection(count=count, seed=seed)}, alias=alias, command=command)
+
+
+def drawn(store: Store, manifest: Manifest) -> bool:
+    """Whether a problem drew these instances, labelled, cut or attacked since: they have the scale a policy reads."""
+    above = manifest.inputs.get("clean" if manifest.stage == "attack" else "data")
+    if manifest.stage not in ("label", "first", "attack") or above is None:
+        return manifest.stage == STAGE.name
+    source = store.read(above.key)
+    return source is not None and drawn(store, source)
 
 
 def run(job: Job) -> Result:

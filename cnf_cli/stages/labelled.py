@@ -17,7 +17,6 @@ from cnf_cli.problems.base import BaseProblem
 from cnf_cli.problems.instances import Instances
 from cnf_cli.recipe.sections import PretrainSection
 from cnf_cli.stages.job import Artifact, Job, derived_seed
-from cnf_cli.stages.pricing import seen_by_policy
 from cnf_cli.stages.setup import Setup
 
 PREFIX = "labels-"
@@ -104,7 +103,7 @@ def _parts(artifact: Artifact, problem: BaseProblem) -> list[Part]:
         some = np.zeros(0, int) if block.tour is None else np.flatnonzero((block.tour >= 0).any(1))
         if len(some) and block.tour is not None:
             rows = torch.from_numpy(some)
-            parts.append(Part(seen_by_policy(problem, block, "auto")[rows], torch.from_numpy(block.tour[some])))
+            parts.append(Part(problem.scaled([block])[0].instances[rows], torch.from_numpy(block.tour[some])))
     if not parts:
         raise DataError(
             f"pretrain.labels: {called} has no tours to learn from", hint=f"`cnf label {called}` asks a solver for them"

@@ -14,11 +14,10 @@ from cnf_cli.engine.random import seeds_from
 from cnf_cli.errors import ArtifactError, CheckFailed, DataError
 from cnf_cli.formats import dataset
 from cnf_cli.formats.dataset import Array, Block, Dataset
-from cnf_cli.policies.run import solve
+from cnf_cli.policies.run import answer
 from cnf_cli.stages.job import Artifact, Job, derived_seed
 from cnf_cli.stages.models import Ensemble, load_models
 from cnf_cli.stages.per_instance import columns_of, judge, kept_part, rows_of_block, save_part, stack
-from cnf_cli.stages.pricing import by_own_rule, by_rule, seen_by_policy
 from cnf_cli.stages.proofs import Proof, check_answers, reference_proof
 from cnf_cli.stages.protocol import ProtocolSection, SetEntry
 from cnf_cli.stages.rows import Column
@@ -90,7 +89,7 @@ def _policy(
     with job.bars.bar(f"{protocol.sets[s].name}: {protocol.policies[k]}", len(data), "instances") as bar:
         for number, block in enumerate(data.blocks):
             parts = []
-            for low, high in _cuts(block, by_own_rule(ensemble.problem, block)):
+            for low, high in _cuts(block):
                 kept = job.work / f"part-{s}-{k}-{number}-{low}.npz"
                 part = kept_part(kept)
                 if part is None:
@@ -105,8 +104,8 @@ def _policy(
     return spent
 
 
-def _cuts(block: Block, single: bool) -> Iterator[tuple[int, int]]:
-    size = 1 if single else max(1, min(1000, _WORK // block.nodes**2))
+def _cuts(block: Block) -> Iterator[tuple[int, int]]:
+    size = max(1, min(1000, _WORK // block.nodes**2))
     for low in range(0, len(block), size):
         yield low, min(low + size, len(block))
 
@@ -115,15 +114,15 @@ def _solve(job: Job, setup: Setup, ensemble: Ensemble, block: Block, number: int
     """Costs (b, m) and tours (b, m, t) with and without augmentation, each tour judged on the original instance."""
     protocol: ProtocolSection = job.section("protocol")
     few = rows_of_block(block, rows)
-    inst = seen_by_policy(ensemble.problem, few, protocol.normalise).to(setup.device)
+    scaled = ensemble.problem.scaled([few], protocol.normalise)[0]
     seeds = None
     if protocol.decode == "sample":
         rng = torch.Generator().manual_seed(derived_seed(protocol.seed, "evaluate", number))
         seeds = seeds_from(rng, len(block))[rows].to(setup.device)
-    problem = by_rule(ensemble.problem, few, 0) if by_own_rule(ensemble.problem, few) else ensemble.problem
+    who = (ensemble.policies, ensemble.problem)
     started = time.perf_counter()
-    solved = solve(
-        ensemble.policies, problem, inst, setup.engine, augment=protocol.augment, seeds=seeds, chunk=job.runtime.chunk
+    solved = answer(
+        *who, scaled, setup.engine, setup.device, augment=protocol.augment, seeds=seeds, chunk=job.runtime.chunk
     )
     seconds = time.perf_counter() - started
     tours = {"tour": solved.tour, "plain_tour": solved.tour_plain}

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pydantic import Field
+
 from cnf_cli.errors import RecipeError
 from cnf_cli.pipeline.stage import Named, Stage, Task
 from cnf_cli.recipe import Recipe
+from cnf_cli.recipe.sections import Section
 from cnf_cli.stages.job import Job, Result, derived_seed
 
 if TYPE_CHECKING:
@@ -25,8 +28,19 @@ if TYPE_CHECKING:
 VERSION = 1
 
 
-def task(recipe: Recipe, init: Manifest | None = None, validation: Manifest | None = None) -> Task:
-    """The recipe's pretrained policy, from scratch or from another artifact's weights."""
+class WatchSection(Section):
+    """How a validation set that no problem drew is read."""
+
+    own_units: bool = Field(True, description="all sizes, scaled as a policy reads them, costs in their own units")
+
+
+def task(
+    recipe: Recipe, init: Manifest | None = None, validation: Manifest | None = None, *, own_units: bool = False
+) -> Task:
+    """The recipe's pretrained policy, from scratch or from another artifact's weights.
+
+    `own_units`: no problem drew `validation` (`data.drawn`); what was measured on such data before was unscaled.
+    """
     inputs: dict[str, Task | Manifest | Named] = {}
     inputs |= {"init": init} if init else {}
     inputs |= {"validation": validation} if validation else {}
@@ -34,6 +48,7 @@ def task(recipe: Recipe, init: Manifest | None = None, validation: Manifest | No
     if recipe.pretrain.labels and recipe.pretrain.warm_start:
         raise RecipeError("pretrain.labels and pretrain.warm_start exclude each other", hint="leave one of them out")
     sections = recipe.sections("problem", "policy", "pretrain")
+    sections |= {"validation": WatchSection()} if own_units else {}
     return Task(STAGE, sections, inputs, alias=f"{recipe.name}/pretrain", command=f"cnf pretrain {recipe.source}")
 
 

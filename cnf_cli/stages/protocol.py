@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from cnf_cli.recipe.sections import DistanceBias, Section, Seed
+from cnf_cli.recipe.sections import DistanceBias, Normalise, Section, Seed
 
 if TYPE_CHECKING:
     from cnf_cli.store import Manifest
-
-Normalise = Literal["auto", "fit", "published"]
 
 
 class SetEntry(Section):

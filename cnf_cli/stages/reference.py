@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from cnf_cli.problems.base import BaseProblem
-    from cnf_cli.problems.instances import Instances
 
 QUICK: dict[str, tuple[str, dict[str, Any], int]] = {
     "tsp": ("fast_tsp", {}, 1000),
@@ -47,14 +46,15 @@ class Ask:
     address: str | None = None
 
 
-def reference_costs(problem: BaseProblem, inst: Instances, job: Job) -> Tensor | None:
+def reference_costs(problem: BaseProblem, blocks: Sequence[Block], job: Job) -> Tensor | None:
     """Each instance's cost by the quick solver for its problem, kept in the work folder; None without one."""
     import torch
 
     kind, params, nodes = QUICK.get(problem.kind, ("", {}, 0))
-    if not kind or inst.nodes - problem.depots > nodes or not solver(kind).available():
+    largest = max(block.nodes for block in blocks) - problem.depots
+    if not kind or largest > nodes or not solver(kind).available():
         return None
-    found = answers(instances_of(problem.kind, problem.to_block(inst)), Ask(kind, params), job)
+    found = answers([one for block in blocks for one in instances_of(problem.kind, block)], Ask(kind, params), job)
     if not all(isinstance(answer, Answer) for answer in found):
         return None
     return torch.tensor([answer.cost for answer in found if isinstance(answer, Answer)], dtype=torch.float64)

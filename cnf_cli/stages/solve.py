@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cnf_cli.errors import ArtifactError, CnfError, DataError
+from cnf_cli.errors import ArtifactError, DataError
 from cnf_cli.recipe.sections import ProblemSection, RuntimeSection
 from cnf_cli.stages import solution_files
 from cnf_cli.stages.job import Artifact, Bars
@@ -120,15 +120,15 @@ def _far_off(store: Store, items: Sequence[Item], chosen: Sequence[Manifest], co
 
 def _solve_one(item: Item, ensemble: Ensemble, setup: Setup, augment: int, target: Path | None) -> dict[str, Any]:
     from cnf_cli.formats.item import collect
-    from cnf_cli.policies.run import solve
+    from cnf_cli.policies.run import answer
 
     started = time.monotonic()
     block = collect([item]).blocks[0]
     try:
-        inst = ensemble.problem.normalise(block).to(setup.device)
-    except CnfError as error:
-        raise DataError(f"{item.name}: {error.message}", at=item.at or None, hint=error.hint) from None
-    solved = solve(ensemble.policies, ensemble.problem, inst, setup.engine, augment=augment)
+        scaled = ensemble.problem.scaled([block])[0]
+    except DataError as error:
+        raise DataError(error.message, at=item.at or None, hint=error.hint) from None
+    solved = answer(ensemble.policies, ensemble.problem, scaled, setup.engine, setup.device, augment=augment)
     best = int(solved.cost[:, 0].argmin())
     tour = [int(v) for v in solved.tour[best, 0] if v >= 0]
     cost = item.re_cost(tour)

@@ -17,9 +17,10 @@ from torch.optim import Optimizer
 from cnf_cli import interrupt
 from cnf_cli.engine.base import Engine
 from cnf_cli.errors import MissingDependency
-from cnf_cli.policies.run import solve
+from cnf_cli.policies.run import answer
 from cnf_cli.problems.base import BaseProblem
 from cnf_cli.problems.instances import Instances, concatenate
+from cnf_cli.problems.scaled import Scaled
 from cnf_cli.recipe.sections import PretrainSection, TrainSection
 from cnf_cli.stages import ranks
 from cnf_cli.stages.files import Metrics
@@ -84,27 +85,30 @@ def set_rate(optimizer: Optimizer, rate: float) -> None:
 class Validation:
     """A fixed set on which training is watched."""
 
-    instances: Instances
+    sets: Sequence[Scaled]
+    """The instances, one entry per size and distance rule."""
     reference: Tensor | None = None
-    """Cost of each instance by a reference solver, where known."""
+    """Cost of each instance by a reference solver, NaN where unknown."""
     augment: int = 1
     """Copies of each instance, the best of which counts."""
 
     def measure(
         self, models: Sequence[Any], problem: BaseProblem, engine: Engine, device: torch.device
     ) -> dict[str, Any]:
-        """Mean greedy cost of each model and of the best of them; gaps where known."""
+        """Mean greedy cost of each model and of the best of them, in the instances' own units; gaps where known."""
         was = [model.training for model in models]
         for model in models:
             model.eval()
-        cost = solve(models, problem, self.instances.to(device), engine, augment=self.augment).cost
+        each = [answer(models, problem, one, engine, device, augment=self.augment) for one in self.sets]
+        cost = torch.cat([found.cost for found in each], 1)
         for model, training in zip(models, was, strict=True):
             model.train(training)
         found: dict[str, Any] = {"cost": float(cost.amin(0).mean())}
         if len(models) > 1:
             found["cost_per_model"] = [float(row.mean()) for row in cost]
-        if self.reference is not None:
-            gap = 100 * (cost / self.reference - 1)
+        if self.reference is not None and bool((self.reference > 0).any()):
+            known = self.reference.isfinite() & (self.reference > 0)
+            gap = 100 * (cost[:, known] / self.reference[known] - 1)
             found["gap_percent"] = float(gap.amin(0).mean())
             if len(models) > 1:
                 found["gap_percent_per_model"] = [float(row.mean()) for row in gap]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from cnf_cli import plugins
@@ -13,6 +15,7 @@ from cnf_cli.problems.base import BaseProblem
 from cnf_cli.recipe.sections import PretrainSection, TrainSection
 from cnf_cli.stages.attack import attack_all, for_sets
 from cnf_cli.stages.job import Artifact, Job, derived_seed
+from cnf_cli.stages.per_instance import first_of
 from cnf_cli.stages.reference import reference_costs
 from cnf_cli.stages.setup import Setup
 from cnf_cli.stages.training import Validation
@@ -26,15 +29,16 @@ def validation_set(job: Job, problem: BaseProblem, section: PretrainSection | Tr
     if not count:
         return None
     clean = problem.sample(count, rng=torch.Generator().manual_seed(derived_seed(section.seed, "validation")))
-    return Validation(clean, reference_costs(problem, clean, job), augment)
+    blocks = [problem.to_block(clean)]
+    return Validation(problem.scaled(blocks), reference_costs(problem, blocks, job), augment)
 
 
 def from_artifact(artifact: Artifact, problem: BaseProblem, count: int, augment: int) -> Validation:
-    """The first instances of a stored data set, with their stored reference costs."""
-    block = dataset.load(artifact.path("data.h5")).blocks[0]
-    rows = slice(0, count or len(block))
-    reference = None if block.cost is None else torch.from_numpy(block.cost[rows])
-    return Validation(problem.from_block(block)[rows], reference, augment)
+    """The first instances of a stored data set, of every size, with their stored reference costs."""
+    data = dataset.load(artifact.path("data.h5"))
+    blocks = first_of(data, count or len(data)).blocks
+    costs = [np.full(len(block), np.nan) if block.cost is None else block.cost for block in blocks]
+    return Validation(problem.scaled(blocks), torch.from_numpy(np.concatenate(costs)), augment)
 
 
 def adversarial_set(
@@ -45,5 +49,9 @@ def adversarial_set(
         return None
     section = for_sets(job.section("attack"))
     attack = plugins.create("attacks", section, problem, setup.engine)
-    hard, _ = attack_all(job, attack, [models], clean.instances, section.seed)
-    return Validation(hard, reference_costs(problem, hard, job), clean.augment)
+    made = attack_all(job, attack, [models], [one.instances for one in clean.sets], section.seed)
+    sets = [
+        replace(one, block=one.back(hard, np.arange(len(one))), instances=hard)
+        for one, (hard, _) in zip(clean.sets, made, strict=True)
+    ]
+    return Validation(sets, reference_costs(problem, [one.block for one in sets], job), clean.augment)

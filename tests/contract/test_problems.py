@@ -144,7 +144,7 @@ def test_blocks_keep_the_instances(problem: BaseProblem) -> None:
     assert block.names == ("a", "b", "c")
     back = problem.from_block(block)
     assert same(back, inst, rtol=1e-7, atol=0)
-    fitted = problem.normalise(block)
+    fitted = problem.scaled([block], "fit")[0].instances
     if fitted.xy is not None and inst.xy is not None:
         assert fitted.xy.amin((1, 2)).tolist() == [0, 0, 0]
         assert fitted.xy.amax((1, 2)).tolist() == [1, 1, 1]

@@ -166,7 +166,10 @@ def test_atsplib_is_read_and_normalised(shared: Path) -> None:
     files = sorted((shared / "data/atsplib").glob("*.atsp"))
     assert len(files) >= 18
     for block in read_any(files).blocks:  # type: ignore[union-attr]
-        fitted, raw = Problem(Params()).normalise(block).matrix, Problem(Params()).from_block(block).matrix
+        fitted, raw = (
+            Problem(Params()).scaled([block], "fit")[0].instances.matrix,
+            Problem(Params()).from_block(block).matrix,
+        )
         assert fitted is not None
         assert raw is not None
         assert (fitted.diagonal(dim1=1, dim2=2) == 0).all()

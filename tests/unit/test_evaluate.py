@@ -22,7 +22,6 @@ from cnf_cli.stages import evaluate, first, label
 from cnf_cli.stages.job import Artifact
 from cnf_cli.stages.models import make_policy, make_problem, save_models
 from cnf_cli.stages.per_instance import first_of, judge
-from cnf_cli.stages.pricing import by_rule, seen_by_policy
 from cnf_cli.stages.runner import Runner
 from cnf_cli.store import Manifest, Store, make_key
 from tests.unit.test_label import stored
@@ -37,7 +36,10 @@ def _whole_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
 def policy(store: Store, folder: Path, kind: str = "tsp", models: int = 2) -> Manifest:
     """An artifact with untrained policies."""
     problem: Any = build_section("problem", {"kind": kind, "n": 8})
-    section: Any = build_section("policy", {"width": 16, "layers": 1, "heads": 2, "feed_forward": 16})
+    section: Any = build_section(
+        "policy",
+        {"kind": "matnet" if kind == "atsp" else "pomo", "width": 16, "layers": 1, "heads": 2, "feed_forward": 16},
+    )
     rng = torch.Generator().manual_seed(3)
     made = [make_policy(section, make_problem(problem)).init(rng) for _ in range(models)]
     files = save_models(folder, made, problem, section)
@@ -135,10 +137,11 @@ def test_the_best_of_many_is_chosen_by_what_is_counted() -> None:
     for seed in range(20):
         xy = np.random.default_rng(seed).uniform(0, 4, (1, 5, 2))
         block = Block(xy=xy, rule="euc_2d")
-        inst = problem.normalise(block)
-        counted = by_rule(problem, block, 0).cost(inst, tours)[0]
+        scaled = problem.scaled([block])[0]
+        counted = scaled.cost(torch.tensor([0]), tours)[0]
+        assert not scaled.plain
         assert counted.tolist() == [check_tour(t, xy=xy[0], rule="euc_2d") for t in tours[0].tolist()]
-        differ += float(counted[problem.cost(inst, tours)[0].argmin()]) > float(counted.min())
+        differ += float(counted[problem.cost(scaled.instances, tours)[0].argmin()]) > float(counted.min())
     assert differ > 0
 
 
@@ -147,15 +150,19 @@ def test_what_a_policy_sees() -> None:
     section: Any = build_section("problem", {"kind": "tsp", "n": 4})
     problem = make_problem(section)
     unit = Block(xy=np.array([[[0.2, 0.2], [0.4, 0.8], [0.3, 0.3]]]))
-    assert seen_by_policy(problem, unit, "auto").xy.numpy() == pytest.approx(unit.xy)  # type: ignore[union-attr]
-    assert float(seen_by_policy(problem, unit, "fit").xy.max()) == 1.0  # type: ignore[union-attr]
+
+    def shown(block: Block, how: Any) -> torch.Tensor:
+        xy = problem.scaled([block], how)[0].instances.xy
+        assert xy is not None
+        return xy
+
+    assert shown(unit, "auto").numpy() == pytest.approx(unit.xy)
+    assert float(shown(unit, "fit").max()) == 1.0
     map_ = Block(xy=np.array([[[100.0, 200.0], [400.0, 800.0], [300.0, 300.0]]]), rule="euc_2d")
-    seen = seen_by_policy(problem, map_, "published").xy
-    assert seen is not None
+    seen = shown(map_, "published")
     assert seen[0, 1].tolist() == [0.5, 1.0]
     assert float(seen.min()) > 0
-    fitted = seen_by_policy(problem, map_, "auto").xy
-    assert fitted is not None
+    fitted = shown(map_, "auto")
     assert (float(fitted.min()), float(fitted.max())) == (0.0, 1.0)
 
 

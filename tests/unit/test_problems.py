@@ -158,11 +158,11 @@ def test_normalise_keeps_the_shape_of_the_map() -> None:
     """Any units are fitted to the unit square with one scale for both axes, however large or small."""
     xy = np.array([[[100.0, 50.0], [300.0, 150.0], [200.0, 50.0]]])
     for scale, shift in ((1.0, 0.0), (1e9, 7e9), (1e-9, 0.0)):
-        got = TSP.normalise(Block(xy=xy * scale + shift)).xy
+        got = TSP.scaled([Block(xy=xy * scale + shift)], "fit")[0].instances.xy
         assert got is not None
         assert got.dtype == torch.float32
         assert torch.allclose(got, torch.tensor([[[0.0, 0.0], [1.0, 0.5], [0.5, 0.0]]]))
-    flat = TSP.normalise(Block(xy=np.full((1, 3, 2), 5.0))).xy
+    flat = TSP.scaled([Block(xy=np.full((1, 3, 2), 5.0))], "fit")[0].instances.xy
     assert flat is not None
     assert torch.equal(flat, torch.zeros(1, 3, 2))
 
