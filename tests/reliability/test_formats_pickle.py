@@ -182,14 +182,23 @@ def test_the_sandbox_refuses_them_too(tmp_path: Path, name: str) -> None:
     assert not (tmp_path / "canary").exists()
 
 
-def test_honest_pickles_still_load(shared: Path) -> None:
-    """The public sets and solutions need nothing that is refused."""
-    counts = {}
-    for path in sorted((shared / "data/sets").glob("*.pkl")):
-        found = sets.read_pickle(path)
-        counts[path.name] = len(found.costs) if isinstance(found, sets.Solutions) else len(found)
-    assert len(counts) == 5
-    assert set(counts.values()) == {1000}
+HONEST = (
+    "concorde_tsp50_uniform.pkl",
+    "cvrp50_uniform.pkl",
+    "hgs_cvrp50_uniform.pkl",
+    "lkh_atsp20.pkl",
+    "tsp50_uniform.pkl",
+)
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_honest_pickles_still_load(shared: Path, name: str) -> None:
+    """Each public set, and each file of solutions, needs nothing that is refused."""
+    path = shared / "data/sets" / name
+    if not path.exists():
+        pytest.skip(f"{name} is not in the public data")
+    found = sets.read_pickle(path)
+    assert (len(found.costs) if isinstance(found, sets.Solutions) else len(found)) == 1000
 
 
 @pytest.mark.parametrize("count", [2000, pytest.param(50_000, marks=pytest.mark.slow)])
