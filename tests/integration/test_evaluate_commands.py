@@ -138,6 +138,21 @@ def test_warnings_of_what_an_evaluation_reads_are_told(made: tuple[Path, Path, d
         assert "as if the map were a plane" in " ".join(json.loads(done.stdout)["notes"])
 
 
+def test_as_names_the_evaluation(made: tuple[Path, Path, dict[str, Any]]) -> None:
+    """`evaluate --as` gives the result that name, for data, benchmarks and recipes alike, also where it was there."""
+    recipe, store, told = made
+    data = cnf("data", "generate", "tsp", "--n", "9", "--count", "3", "-q", store=store).stdout.strip()
+    for name, args in (
+        ("mine/data", ("--data", data, "--solver", "nearest", "--reference", "descent")),
+        ("mine/bench", ("--bench", "tsplib:ulysses16", "--solver", "nearest")),
+        ("mine/recipe", (str(recipe), "--solver", "nearest")),
+    ):
+        found = cnf_json("evaluate", *args, "--as", name, store=store)
+        assert cnf_json("show", name, store=store)["id"] == found["id"]
+    assert cnf_json("show", "mine/recipe", store=store)["id"] == told["id"]
+    assert cnf("show", "mine/nothing", store=store).returncode == 3
+
+
 def test_compare_joins_equal_protocols_and_refuses_others(made: tuple[Path, Path, dict[str, Any]]) -> None:
     """Two evaluations of one set become one table with paired tests; another augmentation is refused by name."""
     _, store, _ = made

@@ -1,0 +1,56 @@
+"""No test of the default suite asserts how long something took: machines are busy, and tests must not be guesses."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+CLOCKS = {"monotonic", "perf_counter", "time", "monotonic_ns", "perf_counter_ns", "time_ns"}
+FILES = sorted((ROOT / "tests").rglob("*.py"))
+
+
+def asserted_times(tree: ast.Module) -> Iterator[int]:
+    """Lines of asserts on a clock, or on what was worked out from one, outside functions that are marked as slow."""
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef) or "slow" in "".join(map(ast.dump, function.decorator_list)):
+            continue
+        timed: set[str] = set()
+        for node in ast.walk(function):
+            if isinstance(node, ast.Assign) and _reads(node.value, set()):
+                timed |= {n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+        for node in ast.walk(function):
+            if isinstance(node, ast.Assert) and _reads(node.test, timed):
+                yield node.lineno
+
+
+def _reads(node: ast.AST, timed: set[str]) -> bool:
+    for part in ast.walk(node):
+        clock = isinstance(part, ast.Attribute) and part.attr in CLOCKS and ast.unparse(part.value) == "time"
+        if clock or (isinstance(part, ast.Name) and part.id in timed):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT / "tests")))
+def test_no_assert_reads_a_clock(path: Path) -> None:
+    """Neither directly nor through a variable; guards against hanging are timeouts, which are long."""
+    assert list(asserted_times(ast.parse(path.read_text(encoding="utf-8")))) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("    a = time.monotonic()\n    assert time.monotonic() - a < 2\n", True),
+        ("    took = time.perf_counter() - begin\n    assert took < 2\n", True),
+        ("    while time.monotonic() < end:\n        pass\n    assert done\n", False),
+    ],
+)
+def test_the_search_finds_them(body: str, found: bool) -> None:
+    """Direct and indirect reads are found, loops that wait are not."""
+    assert bool(list(asserted_times(ast.parse("def test():\n" + body)))) == found
+    assert not list(asserted_times(ast.parse("@pytest.mark.slow\ndef test():\n" + body)))
