@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # A stamp says which inputs the environment was built from; it is written only when every install step succeeded.
 STAMP := $(VENV)/.installed
-SOURCES := pyproject.toml constraints.txt $(wildcard cnf_cli/engine/cpp/*)
+SOURCES := pyproject.toml constraints.txt $(wildcard cnf_cli/engine/cpp/* cnf_cli/search/cpp/*)
 
 .PHONY: demo fmt check test test-slow fuzz chaos moments bench clean
 

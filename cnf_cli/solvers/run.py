@@ -18,6 +18,8 @@ from cnf_cli.solvers import exact
 from cnf_cli.solvers.base import Answer, Found, Instance, Solver, SolverError
 
 _CHOICES = {"tsp": ("fast_tsp", "elkai"), "cvrp": ("hgs", "pyvrp"), "atsp": ("cpsat", "elkai")}
+OWN = ("ils", "descent")
+"""Part of this package: always there."""
 _PROVABLE = 60
 """Up to here CP-SAT proves an ATSP tour in well under a second."""
 
@@ -72,25 +74,25 @@ def listing() -> list[Info]:
 
 
 def default_solver(problem: str, n: int) -> str:
-    """The best solver installed for instances of n nodes; `descent`, our own, when there is none."""
+    """The best solver installed for instances of n nodes; `ils`, our own, when there is none."""
     if problem not in _CHOICES:
         raise DataError(f"no reference solver for the problem '{problem}'", hint="`cnf solvers`")
     wanted = [k for k in _CHOICES[problem] if k != "cpsat" or n <= _PROVABLE]
-    return next((k for k in wanted if solver(k).available()), "descent")
+    return next((k for k in wanted if solver(k).available()), "ils")
 
 
 def describe_choice(kind: str, problem: str) -> str:
     """One line on a chosen solver: what, which version, which licence; and what is better, where none is there."""
     s = solver(kind)
     line = f"{kind} {s.available() or ''}".strip() + f" (licence: {s.licence})"
-    if kind == "descent" and default_solver(problem, 2) == "descent":
-        line += f"; this is only a local search, for a real reference: {solver('hgs').package}"
+    if kind in OWN and default_solver(problem, 2) in OWN:
+        line += f"; this is a search of our own, for a reference by another's: {solver('hgs').package}"
     return line
 
 
 def default_fallback(problem: str, kind: str) -> tuple[str, ...]:
-    """Who is asked when `kind` fails on an instance: the other installed solvers for this problem, `descent` last."""
-    known = [*_CHOICES[problem], "pyvrp", "descent"]
+    """Who is asked when `kind` fails on an instance: the other installed solvers for this problem, `ils` last."""
+    known = [*_CHOICES[problem], "pyvrp", "ils"]
     return tuple(k for k in dict.fromkeys(known) if k != kind and solver(k).available())
 
 
