@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -104,12 +105,51 @@ def on_map(ax: Axes, xy_unit: str, *, left: bool, bottom: bool) -> None:
         ax.set_xlabel(f"x ({xy_unit})")
 
 
+def around(ax: Axes, *maps: Any) -> None:
+    """The axes show all of these maps (n, 2) and a margin: panels with the same maps have the same scale.
+
+    What lies in the unit square, as generated maps do, is shown in all of it.
+    """
+    low, high = np.min([xy.min(0) for xy in maps], 0), np.max([xy.max(0) for xy in maps], 0)
+    if in_unit_square(*maps):
+        low, high = np.zeros(2), np.ones(2)
+    margin = 0.04 * max(1e-12, float((high - low).max()))
+    ax.set_xlim(low[0] - margin, high[0] + margin)
+    ax.set_ylim(low[1] - margin, high[1] + margin)
+
+
+def in_unit_square(*maps: Any) -> bool:
+    """Whether no coordinate lies below 0 or above 1."""
+    return all(xy.min() >= 0 and xy.max() <= 1 for xy in maps)
+
+
+def at_least(ax: Axes, span: float = 0.1) -> None:
+    """The y axis spans so much: gaps that differ by rounding alone are drawn as equal."""
+    low, high = ax.get_ylim()
+    if high - low < span:
+        low = 0.0 if abs(low) < span and low <= 0 else (low + high - span) / 2
+        ax.set_ylim(low, low + span)
+
+
+def level(panels: Sequence[Axes]) -> None:
+    """Panels side by side have one scale, at least 0.1 high, where all of them are linear: bars can be compared."""
+    for ax in panels:
+        at_least(ax)
+    if all(ax.get_yscale() == "linear" for ax in panels):
+        low, high = (f(ax.get_ylim()[k] for ax in panels) for k, f in ((0, min), (1, max)))
+        for ax in panels:
+            ax.set_ylim(low, high)
+
+
 def on_matrix(ax: Axes, values: Any, high: float, marked: Iterable[tuple[int, int]], *, left: bool = True) -> None:
     """A cost matrix in light greys, darker = dearer, with some (from, to) cells marked."""
     ax.imshow(values, cmap="Greys", vmin=0.0, vmax=1.8 * max(high, 1e-12), interpolation="nearest")
     size = max(2.0, 90.0 / len(values))
     for i, j in marked:
-        ax.plot(j, i, marker="s", markersize=size, color="none", markeredgecolor=COLOURS[1], markeredgewidth=1.8)
+        ax.plot(
+            j, i, marker="s", markersize=size, color="none", markeredgecolor=COLOURS[1], markeredgewidth=1.8,
+            clip_on=False,
+        )  # fmt: skip
     ax.grid(False)
     ax.locator_params(integer=True, nbins=5)
     ax.set_xlabel("to node")
@@ -118,8 +158,8 @@ def on_matrix(ax: Axes, values: Any, high: float, marked: Iterable[tuple[int, in
 
 
 def dots(ax: Axes, xy: Any, **style: Any) -> None:
-    """Nodes (n, 2) as points."""
-    ax.scatter(xy[:, 0], xy[:, 1], **style)
+    """Nodes (n, 2) as points, whole also where they touch an edge."""
+    ax.scatter(xy[:, 0], xy[:, 1], clip_on=False, **style)
 
 
 def encode(figure: Figure, kind: str) -> bytes:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from cnf_cli.plots._gaps import Method, methods_of, sets_of
 from cnf_cli.plots._source import Ask, Sources, percent
-from cnf_cli.plots._style import INK, colour, grid
+from cnf_cli.plots._style import INK, colour, grid, level
 
 READS = ("evaluate",)
 FACTS: tuple[str, ...] = ()
@@ -63,5 +63,6 @@ def draw(data: Data) -> Figure:
         ax.set_xlim(-0.6, max(1, len(have)) - 0.4)
         ax.margins(y=0.12)
         ax.grid(False, axis="x")
+    level(axes[0])
     axes[0][0].set_ylabel("gap to the reference (%)")
     return figure

@@ -12,8 +12,8 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from cnf_cli.formats.dataset import Block
-from cnf_cli.plots._source import Array, Ask, NothingToDraw, Source, Sources
-from cnf_cli.plots._style import COLOURS, GREY, INK, dots, grid, on_map, on_matrix
+from cnf_cli.plots._source import Array, Ask, NothingToDraw, Source, Sources, instance_name
+from cnf_cli.plots._style import COLOURS, GREY, INK, around, dots, grid, in_unit_square, on_map, on_matrix
 
 READS = ("attack",)
 FACTS: tuple[str, ...] = ()
@@ -50,38 +50,52 @@ def collect(found: Sources, ask: Ask) -> list[Pair]:
 
 
 def _pairs(source: Source, shares: Sequence[float]) -> list[Pair]:
-    """Instances at these shares of the order by strength."""
-    block = source.data.blocks[0]
+    """Instances at these shares of the order by strength, each once."""
+    every = [(block, i) for block in source.data.blocks for i in range(len(block))]
+    before, after = zip(*(_states(source, block, i) for block, i in every), strict=True)
+    is_map = every[0][0].matrix is None
+    moved = np.array([_moved(a, b) if is_map else np.abs(b - a).mean() for a, b in zip(before, after, strict=True)])
+    order = np.argsort(moved, kind="stable")
+    width = max(1, len(order) // len(shares))
+    out: dict[int, Pair] = {}
+    for share in shares:
+        at = int(order[min(len(order) - 1, int(share * len(order)))])
+        low = min(int(share * len(order)) // width * width, len(order) - width)
+        demand, demands = _demands(every, at, order[low : low + width])
+        block, i = every[at]
+        name = f"{source.manifest.sections['attack']['kind']} attack, {instance_name(block, i, at)}"
+        out.setdefault(at, Pair(name, float(moved[at]), before[at], after[at], demand, demands, is_map))
+    return list(out.values())
+
+
+def _states(source: Source, block: Block, i: int) -> tuple[Array, Array]:
+    """Coordinates or costs of one instance, clean and adversarial."""
     before = block.extra.get("clean_matrix" if block.matrix is not None else "clean_xy")
     after = block.matrix if block.matrix is not None else block.xy
     if before is None or after is None:
         raise NothingToDraw(f"artifact {source.key[:12]} does not keep the clean instances")
-    moved = np.abs(after - before).mean((1, 2)) if block.matrix is not None else _moves(before, after).mean(1)
-    order = np.argsort(moved, kind="stable")
-    width = max(1, len(order) // len(shares))
-    out = []
-    for share in shares:
-        at = int(order[min(len(order) - 1, int(share * len(order)))])
-        low = min(int(share * len(order)) // width * width, len(order) - width)
-        near = order[low : low + width]
-        demand, demands = _demands(block, at, near)
-        name = f"{source.manifest.sections['attack']['kind']} attack, instance {at}"
-        out.append(Pair(name, float(moved[at]), before[at], after[at], demand, demands, block.matrix is None))
-    return out
+    return before[i], after[i]
 
 
-def _moves(before: Array, after: Array) -> Array:
-    out: Array = np.sqrt(((after - before) ** 2).sum(-1))
-    return out
+def _moved(before: Array, after: Array) -> float:
+    """Mean move of a node in widths of the clean map: the unit square's, or what the user's own map spans."""
+    width = 1.0 if in_unit_square(before) else float(np.ptp(before, axis=0).max())
+    return float(np.sqrt(((after - before) ** 2).sum(-1)).mean()) / max(1e-12, width)
 
 
-def _demands(block: Block, at: int, near: Array) -> tuple[tuple[Array, Array] | None, tuple[Array, Array] | None]:
-    was = block.extra.get("clean_demand")
-    if block.demand is None or was is None:
+def _demands(
+    every: Sequence[tuple[Block, int]], at: int, near: Array
+) -> tuple[tuple[Array, Array] | None, tuple[Array, Array] | None]:
+    chosen = [every[int(k)] for k in (at, *near)]
+    rows = [(b.extra["clean_demand"][i], b.demand[i]) for b, i in chosen if b.demand is not None and _has(b)]
+    if not _has(every[at][0]):
         return None, None
-    both = was[near, 1:].ravel(), block.demand[near, 1:].ravel()
-    changed = not np.allclose(*both)
-    return (was[at], block.demand[at]), both if changed else None
+    was, now = (np.concatenate([row[k][1:] for row in rows[1:]]) for k in (0, 1))
+    return rows[0], None if np.allclose(was, now) else (was, now)
+
+
+def _has(block: Block) -> bool:
+    return block.demand is not None and "clean_demand" in block.extra
 
 
 def words(pairs: Sequence[Pair]) -> tuple[str, str]:
@@ -107,8 +121,10 @@ def draw(pairs: Sequence[Pair]) -> Figure:
         if pair.is_map:
             _map(axes[row][0], pair, 0)
             _map(axes[row][1], pair, 1)
+            unit = "map widths" if in_unit_square(pair.clean, pair.adversarial) else "file's units"
             for column in (0, 1):
-                on_map(axes[row][column], "map widths", left=column == 0, bottom=last)
+                # Maps of other extent have other numbers at their axes, which then stand at every row.
+                on_map(axes[row][column], unit, left=column == 0, bottom=last or unit != "map widths")
         else:
             _matrices(axes[row], pair)
         axes[row][0].set_title(f"{pair.name}\nclean")
@@ -131,8 +147,7 @@ def _map(ax: Axes, pair: Pair, which: int) -> None:
     dots(ax, xy, s=sizes, color=(CLEAN, MOVED)[which], zorder=3, edgecolors="white", linewidths=0.5)
     if pair.demand is not None:
         dots(ax, xy[:1], s=80, marker="s", color=INK, zorder=4, edgecolors="white")
-    ax.set_xlim(-0.04, 1.04)
-    ax.set_ylim(-0.04, 1.04)
+    around(ax, pair.clean, pair.adversarial)
 
 
 def _matrices(axes: Sequence[Axes], pair: Pair) -> None:

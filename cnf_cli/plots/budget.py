@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from cnf_cli.plots._source import Array, Ask, Measured, NothingToDraw, Source, Sources, measured, percent, short_set
-from cnf_cli.plots._style import colour, grid, marker
+from cnf_cli.plots._style import colour, grid, level, marker
 from cnf_cli.stats import bootstrap
 
 READS = ("evaluate", "label", "attack")
@@ -98,10 +98,13 @@ def draw(data: Sequence[Line]) -> Figure:
                 continue
             k = methods.index(one.method)
             ax.fill_between(one.moved, one.low, one.high, color=colour(k), alpha=0.18, linewidth=0)
-            ax.plot(one.moved, one.gap, color=colour(k), marker=marker(k), markersize=5, label=one.method)
+            ax.plot(
+                one.moved, one.gap, color=colour(k), marker=marker(k), markersize=5, label=one.method, clip_on=False
+            )
         ax.set_ylim(bottom=min(0.0, ax.get_ylim()[0]))
         ax.set_xlabel("mean move of a node (map widths)")
         ax.set_title(name)
         ax.legend()
+    level(axes[0])
     axes[0][0].set_ylabel("gap to the reference (%)")
     return figure

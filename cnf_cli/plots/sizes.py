@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cnf_cli.plots._source import Array, Ask, NothingToDraw, Sources, measured, percent, short_set
-from cnf_cli.plots._style import colour, grid, marker
+from cnf_cli.plots._style import colour, grid, level, marker
 
 READS = ("evaluate",)
 FACTS: tuple[str, ...] = ()
@@ -81,6 +81,7 @@ def draw(data: Sequence[Points]) -> Figure:
             if one.set == name:
                 _series(ax, one, methods.index(one.method), len(methods))
         _axes(ax, [one for one in data if one.set == name], name)
+    level(axes[0])
     axes[0][0].set_ylabel("gap to the reference (%)")
     return figure
 
@@ -89,9 +90,27 @@ def _series(ax: Axes, one: Points, k: int, total: int) -> None:
     # Side by side, so that the methods' points at one size do not hide each other.
     shift = 1 + 0.03 * (k - (total - 1) / 2)
     beside = 1 + 0.012 * (np.arange(len(one.gap)) * 0.618 % 1 - 0.5)
-    ax.scatter(one.nodes * shift * beside, one.gap, s=14, color=colour(k), marker=marker(k), alpha=0.35, linewidths=0)
+    ax.scatter(
+        one.nodes * shift * beside,
+        one.gap,
+        s=14,
+        color=colour(k),
+        marker=marker(k),
+        alpha=0.35,
+        linewidths=0,
+        clip_on=False,
+    )
     at, gap = means(one)
-    ax.plot(at * shift, gap, color=colour(k), marker=marker(k), markersize=7, markeredgecolor="white", label=one.method)
+    ax.plot(
+        at * shift,
+        gap,
+        color=colour(k),
+        marker=marker(k),
+        markersize=7,
+        markeredgecolor="white",
+        label=one.method,
+        clip_on=False,
+    )
 
 
 def _axes(ax: Axes, here: Sequence[Points], name: str) -> None:

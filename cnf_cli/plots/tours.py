@@ -25,7 +25,19 @@ from cnf_cli.plots._source import (
     short_set,
     tour_of,
 )
-from cnf_cli.plots._style import COLOURS, GREY, INK, colour, dash, dots, grid, on_map, on_matrix
+from cnf_cli.plots._style import (
+    COLOURS,
+    GREY,
+    INK,
+    around,
+    colour,
+    dash,
+    dots,
+    grid,
+    in_unit_square,
+    on_map,
+    on_matrix,
+)
 
 READS = ("evaluate", "label")
 FACTS: tuple[str, ...] = ()
@@ -89,7 +101,8 @@ def _scene(found: Measured, block: Block, i: int, row: int) -> Scene:
 
 
 def _with(block: Block, i: int, name: str, panels: Sequence[Panel]) -> Scene:
-    unit = "map widths" if block.rule == "euclid" else "file's units"
+    generated = block.rule == "euclid" and block.xy is not None and in_unit_square(block.xy[i])
+    unit = "map widths" if generated else "file's units"
     demand = None if block.demand is None else block.demand[i]
     matrix = None if block.matrix is None else block.matrix[i]
     return Scene(name, tuple(panels), None if block.xy is None else block.xy[i], demand, matrix, unit)
@@ -156,13 +169,13 @@ def _draw_map(ax: Axes, scene: Scene, panel: Panel) -> None:
         )
         dots(ax, xy, s=_dot(len(xy)), color=COLOURS[0], zorder=3, edgecolors="white", linewidths=0.5)
     else:
-        for r, route in enumerate(routes(panel.tour)):
+        found = routes(panel.tour)
+        for r, route in zip(alike(found, routes(scene.panels[0].tour)), found, strict=True):
             ax.plot(*xy[[0, *route, 0]].T, color=colour(r), linestyle=dash(r), linewidth=1.5, zorder=2)
         size = 12 + 70 * scene.demand[1:] / max(1e-12, float(scene.demand.max()))
         dots(ax, xy[1:], s=size, color=GREY, zorder=3, edgecolors="white", linewidths=0.5)
         dots(ax, xy[:1], s=90, marker="s", color=INK, zorder=4, edgecolors="white")
-    ax.margins(0.06)
-    ax.autoscale_view()
+    around(ax, xy)
 
 
 def _legs(tour: Sequence[int]) -> list[tuple[int, int]]:
@@ -178,6 +191,17 @@ def routes(tour: Sequence[int]) -> list[list[int]]:
         elif out[-1]:
             out.append([])
     return [route for route in out if route]
+
+
+def alike(found: Sequence[Sequence[int]], first: Sequence[Sequence[int]]) -> list[int]:
+    """A number for each route: that of the route of the first tour with which it shares most, each given once."""
+    shared = [(len({*a} & {*b}) / len({*a} | {*b}), -k, -r) for k, a in enumerate(found) for r, b in enumerate(first)]
+    numbers: dict[int, int] = {}
+    for share, k, r in sorted(shared, reverse=True):
+        if share and -k not in numbers and -r not in numbers.values():
+            numbers[-k] = -r
+    free = (r for r in range(len(first) + len(found)) if r not in set(numbers.values()))
+    return [numbers[k] if k in numbers else next(free) for k in range(len(found))]
 
 
 def _dot(nodes: int) -> float:

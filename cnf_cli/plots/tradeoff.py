@@ -62,7 +62,8 @@ def _panel(ax: Axes, data: Data, name: str) -> None:
         x, y = method.gaps[data.clean], method.gaps[name]
         ax.errorbar(
             x.mean, y.mean, xerr=[[x.mean - x.low], [x.high - x.mean]], yerr=[[y.mean - y.low], [y.high - y.mean]],
-            marker=marker(k), markersize=8, color=colour(k), capsize=3, linestyle="none", label=method.name,
+            marker=marker(k), markersize=8, color=colour(k), capsize=3, clip_on=False, linestyle="none",
+            label=method.name,
         )  # fmt: skip
     ax.set_xlabel(f"gap on {data.clean} (%)")
     ax.set_ylabel(f"gap on {name} (%)")

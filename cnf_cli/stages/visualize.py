@@ -16,7 +16,7 @@ from cnf_cli.stages.files import write_atomic
 from cnf_cli.stages.job import Artifact, Job, Result
 from cnf_cli.store import Lineage, Manifest, Store
 
-VERSION = 2
+VERSION = 3
 
 
 class FigureSection(Section):
