@@ -38,7 +38,7 @@ def test_recipe_is_valid_and_commented(path: Path) -> None:
 )
 def test_paper_scale_values(name: str, n: int, instances: int, batch: int, pretrain: int) -> None:
     """The paper's sizes, at its learning rate, with three models and one attack step."""
-    r = load_recipe(ROOT / "recipes" / f"{name}.toml")
+    r = load_recipe(ROOT / "recipes" / "paper" / f"{name}.toml")
     assert (r.problem.n, r.train.instances, r.train.batch_size, r.pretrain.instances) == (n, instances, batch, pretrain)
     assert (r.train.models, r.train.lr, r.train.weight_decay, r.attack.steps) == (3, 1e-4, 1e-6, 1)  # type: ignore[attr-defined]
 
