@@ -21,7 +21,7 @@ from cnf_cli import stats
 from cnf_cli.cli.run_stage import recipe_for
 from cnf_cli.formats import dataset
 from cnf_cli.recipe import Recipe
-from cnf_cli.stages import assemble, attack, data, evaluate
+from cnf_cli.stages import assemble, attack, data, evaluate, zoo
 from cnf_cli.stages.job import Artifact
 from cnf_cli.stages.runner import Runner
 from cnf_cli.store import Manifest, Store
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> str:
     parser.add_argument("--store", type=Path, default=Path("artifacts"))
     asked = parser.parse_args(argv)
     store = Store(asked.store)
-    policy = store.find(store.resolve(asked.policy))
+    policy = store.find(zoo.key_of(store, asked.policy))
     assert policy is not None
     kind = str(policy.checks["problem"])
     rows, copies = (MATRIX, 16) if kind == "atsp" else (ATTRIBUTE, 8)

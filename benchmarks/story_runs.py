@@ -23,8 +23,9 @@ from cnf_cli.store import Manifest, Store
 from cnf_cli.zoo.place import PREFIX
 
 ROOT = Path(__file__).resolve().parent.parent
-SOLVERS = ("nearest", "farthest", "descent")
 COMMAND = ("python", "-m", "benchmarks.story")
+SOLVERS = ("nearest", "farthest", "descent")
+COMMAND = COMMAND
 PROBE_TURNS, PROBE_STEPS = 3, 4
 """Short runs of a rival and steps of each; the first step, which also fits an attack that learns, stands apart."""
 
@@ -115,7 +116,7 @@ class Story:
         """The artifact of that id or alias; an entry of the zoo is taken into the store first."""
         if text.startswith(PREFIX) and text not in self.store.refs():
             return zoo.take(self.store, text, COMMAND)
-        found = self.store.find(self.store.resolve(text))
+        found = self.store.find(zoo.key_of(self.store, text, COMMAND))
         if found is None:
             raise ArtifactError(f"artifact {text} is incomplete", hint="`cnf verify` says what is missing.")
         return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -172,6 +172,26 @@ def choose(text: str) -> Choice:
             raise RecipeError(f"'{word}' is not a range of sizes", hint=f"for example {name}:100..200 or {name}:..500")
         least, most = int(low or 0), int(high or MAX_NODES)
     return Choice(found.library, tuple(patterns), least, most)
+
+
+def recognised(item: Item) -> Item:
+    """The instance with the cost that its library publishes, under whatever name it comes; its own reference stays."""
+    if item.tour or item.cost == item.cost or (item.problem, item.nodes) not in _sizes():
+        return item
+    found = _own().get(digest(item))
+    return item if found is None else replace(item, cost=found[1], proved=found[0].proved)
+
+
+@cache
+def _own() -> dict[str, tuple[Library, float]]:
+    """Digest -> the library that holds the instance, and its best known cost."""
+    known = [(about, one) for about in LIBRARIES.values() for one in about.known.values()]
+    return {one.sha256: (about, one.best) for about, one in known if one.sha256 and one.best is not None}
+
+
+@cache
+def _sizes() -> frozenset[tuple[str, int | None]]:
+    return frozenset((about.problem, one.nodes) for about in LIBRARIES.values() for one in about.known.values())
 
 
 def digest(item: Item) -> str:

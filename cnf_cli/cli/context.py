@@ -73,12 +73,12 @@ class Context:
 
     def resolve(self, text: str) -> str:
         """The full key for an id, prefix or alias; `zoo/NAME` is taken into the store first."""
-        from cnf_cli.zoo.place import PREFIX, names
+        from cnf_cli.zoo.place import PREFIX
 
-        if text.startswith(PREFIX) and (text.removeprefix(PREFIX) in names() or text not in self.store.refs()):
+        if text.startswith(PREFIX):
             from cnf_cli.stages import zoo
 
-            return zoo.take(self.store, text, ("cnf", *sys.argv[1:])).key
+            return zoo.key_of(self.store, text, ("cnf", *sys.argv[1:]))
         return self.store.resolve(text)
 
     def emit(self, data: Any, text: str | None = None) -> None:

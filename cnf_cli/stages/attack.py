@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
@@ -20,13 +19,10 @@ if TYPE_CHECKING:
 
     from cnf_cli.formats.dataset import Array, Block
     from cnf_cli.problems.base import BaseProblem
-    from cnf_cli.problems.instances import Instances
     from cnf_cli.problems.scaled import Scaled
     from cnf_cli.store import Manifest
 
 VERSION = 1
-CHUNK = 10
-"""Instances attacked together, as for the published test sets: the released step size is divided by it."""
 OPTIMUM_ROWS = 100
 """Instances whose optimum is asked of a solver before and after the attack."""
 
@@ -80,6 +76,7 @@ def run(job: Job) -> Result:
     from cnf_cli import plugins
     from cnf_cli.attacks.base import checks
     from cnf_cli.formats import dataset
+    from cnf_cli.stages.attacked import attack_all
     from cnf_cli.stages.models import load_models
     from cnf_cli.stages.per_instance import first_of
     from cnf_cli.stages.setup import set_up
@@ -174,70 +171,6 @@ def _optimum_change(job: Job, problem: BaseProblem, pairs: Sequence[tuple[Block,
         return {}
     change = 100 * (after / before - 1)[before > 0]
     return {"optimum_change_percent": float(change.mean()), "optimum_change_rows": len(change)}
-
-
-def attack_all(
-    job: Job, attack: Any, groups: Sequence[Sequence[Any]], clean: Sequence[Instances], seed: int
-) -> list[tuple[Instances, dict[str, torch.Tensor]]]:
-    """For each entry of `clean`, all of it against every group of models, group by group, and the attack's numbers.
-
-    Ten instances of a size at a time; finished tens survive an interruption.
-    """
-    import torch
-
-    total = sum(map(len, clean))
-    made: list[list[_Part]] = [[] for _ in clean]
-    with job.bars.bar("attacking", total * len(groups), "instances") as bar:
-        for g, policies in enumerate(groups):
-            steps = attack.draw(total, torch.Generator().manual_seed(derived_seed(seed, "attack steps", g)))
-            at = 0
-            for inst, parts in zip(clean, made, strict=True):
-                for low in range(0, len(inst), CHUNK):
-                    few = inst[low : low + CHUNK].to(_device(policies))
-                    rng = torch.Generator().manual_seed(derived_seed(seed, "attack", g, at))
-                    kept = job.work / f"part-{g}-{at}.safetensors"
-                    parts.append(_part(kept, attack, policies, few, rng, steps[at : at + len(few)]))
-                    at += len(few)
-                    bar.advance(len(few))
-                    job.pause_point()
-    return [_whole(parts) for parts in made]
-
-
-class _Part(NamedTuple):
-    inst: Instances
-    stats: dict[str, torch.Tensor]
-
-
-def _part(
-    kept: Path, attack: Any, policies: Sequence[Any], few: Instances, rng: torch.Generator, steps: torch.Tensor
-) -> _Part:
-    """A few instances attacked, from the file where an earlier run has left them."""
-    from cnf_cli.problems.instances import Instances
-    from cnf_cli.stages.state import save_sealed, sealed_part
-
-    tensors = sealed_part(kept)
-    if tensors is None:
-        attacked = attack(policies, few, rng=rng, step=steps)
-        fields = {f"inst.{k}": v.cpu() for k, v in vars(attacked.instances).items() if v is not None}
-        numbers = {f"stat.{k}": v.float().cpu() for k, v in attacked.stats.items()}
-        tensors = {**fields, **numbers}
-        save_sealed(kept, tensors, {"kind": "part"})
-    inst = Instances(**{k[5:]: v for k, v in tensors.items() if k.startswith("inst.")})
-    return _Part(inst, {k[5:]: v for k, v in tensors.items() if k.startswith("stat.")})
-
-
-def _whole(parts: Sequence[_Part]) -> tuple[Instances, dict[str, torch.Tensor]]:
-    import torch
-
-    from cnf_cli.problems.instances import concatenate
-
-    stats = {name: torch.cat([part.stats[name] for part in parts]) for name in parts[0].stats}
-    return concatenate([part.inst for part in parts]), stats
-
-
-def _device(policies: Sequence[Any]) -> torch.device:
-    device: torch.device = next(policies[0].parameters()).device
-    return device
 
 
 def _white_box(task: Task) -> bool:

@@ -41,6 +41,7 @@ def solve_files(
     there only by `force`.
     """
     from cnf_cli import plugins
+    from cnf_cli.bench.libraries import recognised
     from cnf_cli.formats.dataset import Dataset
     from cnf_cli.formats.item import items_of
     from cnf_cli.formats.sandbox import read_safely
@@ -59,7 +60,7 @@ def solve_files(
     about = plugins.params("problems", found.problem)
     assert issubclass(about, ProblemSection)
     shown = copies(about, about.usual_copies if augment is None else augment)
-    items = items_of(found)
+    items = [recognised(item) for item in items_of(found)]
     files_of = solution_files.planned(write_to, items, force=force)
     chosen = _chosen(store, found.problem, items, policy, tell)
     for line in _far_off(store, items, chosen, 0 if any(distance_bias) else shown):

@@ -13,7 +13,8 @@ from cnf_cli import plugins
 from cnf_cli.formats import dataset
 from cnf_cli.problems.base import BaseProblem
 from cnf_cli.recipe.sections import PretrainSection, TrainSection
-from cnf_cli.stages.attack import attack_all, for_sets
+from cnf_cli.stages.attack import for_sets
+from cnf_cli.stages.attacked import attack_all
 from cnf_cli.stages.job import Artifact, Job, derived_seed
 from cnf_cli.stages.per_instance import first_of
 from cnf_cli.stages.reference import reference_costs

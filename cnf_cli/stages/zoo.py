@@ -14,6 +14,7 @@ from cnf_cli.recipe.sections import Section
 from cnf_cli.stages.job import Job, Result
 from cnf_cli.stages.provenance import provenance
 from cnf_cli.store import Manifest, Store
+from cnf_cli.zoo.place import PREFIX, names
 
 VERSION = 1
 
@@ -68,6 +69,13 @@ def take(store: Store, name: str, command: tuple[str, ...] = ()) -> Manifest:
         told = f"{wanted.alias} has to be taken into the store to be used: {error.message}"
         raise ArtifactError(told, at=error.at, hint=error.hint) from error
     return found
+
+
+def key_of(store: Store, text: str, command: tuple[str, ...] = ()) -> str:
+    """The full key for an id, prefix or alias; an entry of the zoo is taken into the store first."""
+    if text.startswith(PREFIX) and (text.removeprefix(PREFIX) in names() or text not in store.refs()):
+        return take(store, text, command).key
+    return store.resolve(text)
 
 
 def _commit(store: Store, key: str, wanted: Task, command: tuple[str, ...]) -> Manifest:

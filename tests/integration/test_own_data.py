@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from cnf_cli.bench.embedded import embedded
+from cnf_cli.formats import export
 from tests.helpers import cnf, cnf_json
 
 
@@ -77,3 +80,19 @@ def test_more_copies_than_a_problem_has_are_refused_with_the_range(tmp_path: Pat
     assert done.returncode == 2, done.stderr
     assert "1 to 8" in done.stderr
     assert "bug" not in done.stderr
+
+
+def test_solve_knows_the_instances_of_the_libraries(tmp_path: Path) -> None:
+    """A library's instance shows its best known cost under any file name; a changed one does not."""
+    item = embedded("tsp")["ulysses16"]
+    assert item.xy is not None
+    export.write(tmp_path / "mine.tsp", item)
+    export.write(tmp_path / "other.tsp", replace(item, xy=item.xy + 1))
+    export.write(tmp_path / "x.vrp", embedded("cvrp")["X-n101-k25"])
+    rows = {}
+    for files in (("mine.tsp", "other.tsp"), ("x.vrp",)):
+        told = cnf_json("solve", *(str(tmp_path / name) for name in files), "--aug", "1", store=tmp_path / "s")
+        rows |= {row["name"]: row for row in told["rows"]}
+    known = sorted(row["reference"] or 0 for row in rows.values())
+    assert known == [0, 6859, 27591]
+    assert all(row["gap_percent"] >= 0 for row in rows.values() if row["reference"])

@@ -99,3 +99,10 @@ def test_steps_fit_the_budget_with_refits() -> None:
         steps = cost.steps(recipe, budget)
         assert cost.of(recipe, steps) <= budget < cost.of(recipe, steps + 1)
     assert Cost(1.0).steps(load_recipe(ROOT / "recipes" / "tsp20-story.toml"), 7.5) == 7
+
+
+def test_a_story_begins_from_the_zoo_in_a_fresh_store(tmp_path: Path) -> None:
+    """`--init zoo/NAME` takes the entry into a store that has never seen it."""
+    asked = ["--rivals", "pretrained", "--instances", "16", "--budget", "0", "--init", "zoo/tsp20"]
+    found = play("tsp20", tmp_path, *asked, **{"problem.n": 6, "evaluate.solver": "descent"})
+    assert found["start"] == Store(tmp_path / "store").resolve("zoo/tsp20")
