@@ -29,10 +29,15 @@ def run(*words: str, cwd: Path, timeout: float = 600) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel built from what git tracks."""
+    """A wheel built from the source tree, without what git ignores."""
     folder = tmp_path_factory.mktemp("wheel")
     (folder / "source").mkdir()
-    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    ).stdout
     if not tracked:
         pytest.skip("the source tree is no git checkout")
     packed = subprocess.run(["tar", "c", "--null", "-T", "-"], cwd=ROOT, input=tracked, capture_output=True, check=True)
