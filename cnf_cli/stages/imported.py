@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from cnf_cli.errors import DataError
+from cnf_cli.errors import DataError, NoAnswer
 from cnf_cli.pipeline.stage import Stage, Task
 from cnf_cli.recipe.sections import Section
 from cnf_cli.stages.job import Job, Result
@@ -155,10 +155,14 @@ def answers(policy: Any, problem: Any, at: str) -> None:
         tours = torch.stack([torch.stack([torch.zeros_like(s), s], 1).flatten() for s in starts])
     else:
         tours = torch.stack([torch.arange(nodes).roll(-k) for k in range(nodes)])
-    with torch.no_grad():
-        tables = policy.eval().encode(inst)
-        log_prob = TorchEngine().log_prob(tables, problem.world(inst), tours.expand(len(inst), -1, -1))
-    if not bool(log_prob.isfinite().all()):
+    try:
+        with torch.no_grad():
+            tables = policy.eval().encode(inst)
+            log_prob = TorchEngine().log_prob(tables, problem.world(inst), tours.expand(len(inst), -1, -1))
+        finite = bool(log_prob.isfinite().all())
+    except NoAnswer:
+        finite = False
+    if not finite:
         raise DataError(
             f"this policy cannot answer: its scores on a map of {nodes} nodes are not finite",
             at=at,
