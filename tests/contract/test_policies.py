@@ -51,7 +51,7 @@ def differ(a: Tables, b: Tables) -> float:
     """The largest difference of two sets of tables, which must be made of the same parts."""
     one, two = dict(a.tensors()), dict(b.tensors())
     assert one.keys() == two.keys()
-    return max(float((one[name] - two[name]).abs().max()) for name in one)
+    return max(float((one[name] - two[name]).detach().abs().max()) for name in one)
 
 
 def test_every_policy_reads_some_problem_and_every_problem_has_a_policy() -> None:
@@ -140,7 +140,7 @@ def test_what_it_reads_changes_what_it_says(kind: str, problem: str) -> None:
 
 @pairs
 def test_rollouts_are_tours_that_seeds_decide(kind: str, problem: str) -> None:
-    """Greedy and sampled tours pass the judge, one for each start; the same seeds give the same tours, others others."""
+    """Greedy and sampled tours pass the judge, one for each start; equal seeds give equal tours, others others."""
     where, engine = problem_of(problem), TorchEngine()
     inst, policy = drawn(where), policy_of(kind, where)
     block = where.to_block(inst)
