@@ -18,13 +18,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cnf_cli.store import Store
 from tests.conftest import ROOT
 from tests.helpers import environment
-from tests.reliability.moments import SETS
+from tests.reliability.moments import SETS, left_in
 from tests.reliability.test_orphans import marked
 
 SLOTS = 4
@@ -79,6 +80,16 @@ class Ground:
         command = [sys.executable, "-m", "cnf_cli", *args, "-q"]
         files = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         return subprocess.Popen(command, env=env, cwd=ROOT, text=True, preexec_fn=limited, **files)  # type: ignore[call-overload]
+
+    def all_made(self) -> list[str]:
+        """Every command has run, one after the other; what was said by those that failed."""
+        failed = []
+        for args in self.makes:
+            process = self.begin(args)
+            _, talk = process.communicate()
+            if process.returncode:
+                failed.append(f"{' '.join(args)[:200]} -> {process.returncode}: {talk[-800:]}")
+        return failed
 
     def outputs(self) -> dict[str, dict[str, str]]:
         """The content of every artifact, by key."""
@@ -141,13 +152,8 @@ def judge(args: list[str], code: int, talk: str, tally: Tally) -> None:
 
 def settle(ground: Ground, tally: Tally) -> None:
     """The damage is looked for, every command is run once more, and old leftovers are collected."""
-    for _ in range(2):
-        ground.begin(["verify", "--deep"]).communicate()
-        for args in ground.makes:
-            process = ground.begin(args)
-            _, talk = process.communicate()
-            if process.returncode:
-                tally.faults.append(f"in the end {' '.join(args)[:200]} -> {process.returncode}: {talk[-800:]}")
+    ground.begin(["verify", "--deep"]).communicate()
+    tally.faults += [f"in the end {text}" for text in ground.all_made()]
     old = time.time() - 30 * 86400
     for path in ground.store.rglob("*"):
         if path.suffix in (".tmp", ".bad"):
@@ -161,7 +167,7 @@ def leftovers(ground: Ground) -> list[str]:
     while marked(ground.mark) and time.monotonic() < until:
         time.sleep(0.05)
     found = [f"process {pid}" for pid in marked(ground.mark)]
-    found += [str(path) for path in ground.temp.iterdir()]
+    found += left_in(ground.temp)
     found += [str(path) for path in (ground.store / "work").iterdir()]
     return found + [str(path) for path in ground.store.rglob("*") if path.suffix in (".tmp", ".bad")]
 
@@ -170,14 +176,14 @@ def run(seconds: float, seed: int, root: Path, makes: int = 2) -> Tally:
     """The storm, the calm after it, and the comparison with a store in which every command ran alone."""
     rng, tally = random.Random(seed), Tally()
     ground, alone = Ground(root, "store", makes), Ground(root, "alone", makes)
-    storm(ground, rng, tally, seconds)
+    with ThreadPoolExecutor(1) as beside:
+        apart = beside.submit(alone.all_made)
+        storm(ground, rng, tally, seconds)
+        tally.faults += [f"alone: {text}" for text in apart.result()]
     settle(ground, tally)
     report = Store(ground.store).verify(deep=True)
     tally.faults += [f"verify: {problem.what} {problem.path}" for problem in report.problems]
     tally.faults += [f"left behind: {what}" for what in leftovers(ground)]
-    for args in alone.makes:
-        _, talk = alone.begin(args).communicate()
-        tally.faults += [f"alone: {talk[-500:]}"] if "error" in talk else []
     there, wanted = ground.outputs(), alone.outputs()
     tally.artifacts = len(there)
     tally.faults += [f"missing: {key}" for key in wanted.keys() - there.keys()]

@@ -78,10 +78,15 @@ class Ground:
         """What of the last command is still there, once it had time to go."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            if not marked(self.mark) and not list(self.temp.iterdir()):
+            if not marked(self.mark) and not left_in(self.temp):
                 return ""
             time.sleep(0.02)
-        return f"processes {marked(self.mark)}, folders {[path.name for path in self.temp.iterdir()]}"
+        return f"processes {marked(self.mark)}, folders {left_in(self.temp)}"
+
+
+def left_in(temp: Path) -> list[str]:
+    """What lies in a folder for temporary files, but for the cache that torch keeps there for each user."""
+    return sorted(path.name for path in temp.iterdir() if not path.name.startswith("torchinductor_"))
 
 
 def listens(pid: int) -> bool:
@@ -144,6 +149,7 @@ def run(moments: int, seed: int, root: Path, span: float = 9.0) -> Tally:
         names = list(ground.commands(number))
         name = names[number % len(names)]
         done += one(ground, name, ground.commands(number)[name], rng, tally, span)
+        print(f"{done} of {moments} moments, {len(tally.faults)} faults", *tally.faults[-1:], file=sys.stderr)
         if number > 3 * moments + 20:
             tally.faults.append(f"only {done} of {number} commands were still at work when their signal came")
             break
