@@ -24,7 +24,9 @@ def run(job: Job) -> Result:
     """Writes the numbers below `numbers`, one per line."""
     section = job.section("selftest")
     saved = job.work / "state"
-    done = saved.read_text().splitlines() if saved.exists() else []
+    done = saved.read_text(errors="replace").splitlines() if saved.exists() else []
+    if done != [str(number) for number in range(len(done))]:
+        done = []  # damaged: counted again
     with interrupt.polite(), job.bars.bar("counting", section.numbers, "numbers", len(done)) as bar:
         while len(done) < section.numbers:
             time.sleep(section.pause_seconds)

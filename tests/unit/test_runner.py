@@ -130,3 +130,12 @@ def test_a_stage_does_not_build_upon_a_damaged_input(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="wrong content"):
         Runner(store).run(tasks()[1])
     assert Runner(store).run(tasks()[1]).checks == {"sum": 190}
+
+
+def test_a_damaged_count_is_counted_again(tmp_path: Path) -> None:
+    """A byte that is no text in the saved place of the selftest costs time, not the result."""
+    store = Store(tmp_path)
+    count = tasks()[0]
+    (store.work(count.key({})) / "state").write_bytes(b"0\n1\n\x8a")
+    made = Runner(store).run(count)
+    assert store.open(made.key, "numbers.txt").read_text().split() == [str(number) for number in range(20)]
