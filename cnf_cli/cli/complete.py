@@ -7,13 +7,13 @@ from pathlib import Path
 
 
 def recipes(incomplete: str) -> list[str]:
-    """Recipe files below the current folder, and those that come with the package."""
+    """Recipe files below the current folder; where there are none, those that come with the package."""
     from cnf_cli.recipe import place
 
     folder = Path(incomplete).parent if "/" in incomplete else Path()
     found = [*folder.glob("*.toml"), *folder.glob("recipes/**/*.toml")]
-    known = {str(p) for p in found if p.name != "pyproject.toml"} | set(place.names())
-    return sorted(name for name in known if name.startswith(incomplete))
+    own = sorted(str(p) for p in found if str(p).startswith(incomplete) and p.name != "pyproject.toml")
+    return own or [name for name in place.names() if name.startswith(incomplete)]
 
 
 def targets(incomplete: str) -> list[str]:
