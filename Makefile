@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SOURCES := pyproject.toml constraints.txt $(wildcard cnf_cli/engine/cpp/* cnf_cli/search/cpp/*)
 
-.PHONY: demo fmt check test test-slow fuzz chaos moments bench clean
+.PHONY: demo fmt check test test-slow sanitize fuzz chaos moments bench clean
 
 demo: $(STAMP)
 	$(BIN)/cnf demo --force
@@ -21,6 +21,15 @@ test: check
 
 test-slow: check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m ""
+
+# The kernels under the address and undefined-behaviour sanitizers: the engine's own tests, then 12,000 calls with anything.
+SANITIZED := build/sanitize
+sanitize: $(STAMP)
+	rm -rf $(SANITIZED)/wheel
+	CNF_SANITIZE=1 $(BIN)/python -m pip wheel -q --no-deps -c constraints.txt -w $(SANITIZED)/wheel \
+	  -C build-dir=$(SANITIZED)/objects -C install.strip=false .
+	cd $(SANITIZED) && $(abspath $(BIN))/python -m zipfile -e wheel/cnf_cli-*.whl unpacked
+	$(BIN)/python -m tests.reliability.sanitized $(SANITIZED)/unpacked
 
 # Format, lint, types and import directions: seconds, before every commit.
 check: $(STAMP)

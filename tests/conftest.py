@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import socket
+import sys
 from pathlib import Path
 
 import jaxtyping
 import pytest
+
+if _built := os.environ.get("CNF_TEST_NATIVE"):  # `make sanitize`: the extension as it was built there
+    _spec = importlib.util.spec_from_file_location("cnf_cli.engine._native", _built)
+    assert _spec is not None
+    assert _spec.loader is not None
+    sys.modules[_spec.name] = importlib.util.module_from_spec(_spec)
+    _spec.loader.exec_module(sys.modules[_spec.name])
 
 # Declared tensor shapes are checked wherever tests run the code; users do not pay for it.
 _SHAPED = [f"cnf_cli.{name}" for name in ("problems", "engine", "policies", "attacks", "defences")]

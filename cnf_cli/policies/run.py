@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cnf_cli.engine import random
+from cnf_cli.engine import memory, random
 from cnf_cli.engine.base import Engine, Tables
 from cnf_cli.policies.biased import Biased
 from cnf_cli.problems.base import BaseProblem
@@ -118,11 +118,13 @@ def solve(
 
     By `price`, or by the problem's cost of the instances as given: what is chosen by is what is counted in the end.
 
-    chunk: instances per forward pass; 0 bounds memory by the instances' size, if need be two copies at a time.
+    chunk: instances per forward pass; 0 bounds memory by the instances' size, if need be two copies at a time. Where
+    free memory holds fewer there are fewer; where it does not hold one copy, that is an error before any work.
     Sampled copies draw from seeds of their own: copy a of model m from fold(seed, m * augment + a).
     """
     room = _ROOM.get(inst.device.type, 1 << 24)
-    rows = chunk * augment if chunk else max(2, room // inst.nodes**2)
+    wanted = chunk * augment if chunk else max(2, room // inst.nodes**2)
+    rows = memory.rows_that_fit(inst.nodes, wanted, inst.device)
     group = max(1, rows // augment)
     models = []
     for m, policy in enumerate(policies):

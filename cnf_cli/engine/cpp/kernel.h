@@ -85,6 +85,9 @@ struct Mixed {
     const int *stop;
 };
 
+// How often kernels have looked whether they are to stop, since the program began; tests count on it.
+inline int64_t looks = 0;
+
 // What an item of work came to. NOT_FINITE: the score of some open node is NaN or infinite, so there is none to choose.
 enum Status { DONE = 0, STOPPED = 1, CANNOT_FINISH = 2, BAD_TOUR = 3, NOT_FINITE = 4 };
 

@@ -55,13 +55,13 @@ static void turn(const float *x, size_t row, int depth, int n, int np, float sca
 
 // Each of n rows of np numbers, n of them good, becomes its softmax, zero beyond n. Room: totals n padded, times W; inverses
 // n padded.
-static void softmax(float *rows, int n, int np, float *totals, float *inverses) {
+static void softmax(float *rows, int n, int np, float *totals, float *inverses, Watch &watch) {
     vec high = {};
     for (size_t j = 0; j < size_t(n) * np; j += W) high = larger(high, larger(load(rows + j), -load(rows + j)));
     const bool tame = largest(high) < 60;  // then exp needs no shift
     ivec last;
     for (int l = 0; l < W; ++l) last[l] = np - W + l < n ? -1 : 0;
-    for (int i = 0; i < n; ++i) {
+    for (int i = 0; i < n && !watch.after(size_t(np) * 16); ++i) {
         float *row = rows + size_t(i) * np, shift = 0;
         if (!tame) {
             shift = row[0];
@@ -96,6 +96,7 @@ static void gemm_narrow(Left a, const float *b, size_t b_row, float *c, size_t c
 
 struct Layers {
     const Stack &s;
+    Watch watch;
     int n, d, f, dk, np, most;  // np: nodes padded to whole vectors; most: instances at a time
     float *h, *t, *wide;        // most * n rows: d, d, f
     float *qkv, *seen;          // 3d, d
@@ -105,7 +106,7 @@ struct Layers {
     float *totals, *inverses;       // of the rows of prob
     float *far, *d_far;             // n rows of np: distances within the instance at hand, and their gradient
 
-    Layers(const Stack &stack, Arena &a) : s(stack), n(stack.n), d(stack.d), f(stack.f), dk(d / stack.heads) {
+    Layers(const Stack &stack, Arena &a) : s(stack), watch{stack.stop}, n(stack.n), d(stack.d), f(stack.f), dk(d / stack.heads) {
         np = (n + W - 1) / W * W;
         most = TOKENS / n > 1 ? TOKENS / n : 1;
         most = most < s.group ? most : s.group;
@@ -160,20 +161,29 @@ struct Layers {
     // prob[i][j]: how much node i looks at node j; zero beyond the last node. `fade` says how fast that falls off.
     void attend(const float *q, const float *k, float fade) {
         turn(k, 3 * d, dk, n, np, 1.0f / __builtin_sqrtf(float(dk)), turned);
-        gemm<W>({q, size_t(3 * d), 1}, turned, np, prob, np, n, dk, np);
+        square(q, 3 * d, prob);
         for (size_t j = 0; j < size_t(n) * np && far; j += W) store(prob + j, load(prob + j) - fade * load(far + j));
-        softmax(prob, n, np, totals, inverses);
+        softmax(prob, n, np, totals, inverses, watch);
     }
 
     float fade(int layer, int column) const { return s.fade ? s.fade[layer * s.heads + column / dk] : 0; }
 
     void gemm_head(Left a, const float *b, size_t b_row, float *c, size_t c_row) {
-        gemm_narrow(a, b, b_row, c, c_row, n, n, dk);
+        watch.rows(n, size_t(n) * dk, [&](int r, int some) {
+            gemm_narrow({a.at + r * a.row, a.row, a.column}, b, b_row, c + r * c_row, c_row, some, n, dk);
+        });
+    }
+
+    // out[i][j] = x[i] . turned[j] of one head.
+    void square(const float *x, size_t row, float *out) {
+        watch.rows(n, size_t(dk) * np, [&](int r, int some) {
+            gemm<W>({x + r * row, row, 1}, turned, np, out + size_t(r) * np, np, some, dk, np);
+        });
     }
 
     void look(const float *qkv_, float *out, int layer, int instance) {
         measure(instance);
-        for (int e = 0; e < d; e += dk) {
+        for (int e = 0; e < d && !watch.stopped; e += dk) {
             attend(qkv_ + e, qkv_ + d + e, fade(layer, e));
             gemm_head({prob, size_t(np), 1}, qkv_ + 2 * d + e, 3 * d, out + e, d);
         }
@@ -184,13 +194,13 @@ struct Layers {
         const float scale = 1.0f / __builtin_sqrtf(float(dk));
         measure(instance);
         if (far) __builtin_memset(d_far, 0, sizeof(float) * n * np);
-        for (int e = 0; e < d; e += dk) {
+        for (int e = 0; e < d && !watch.stopped; e += dk) {
             const float *q = qkv_ + e, *k = q + d, *v = k + d;
             float *dq = d_qkv + e;
             attend(q, k, fade(layer, e));
             gemm_head({prob, 1, size_t(np)}, d_out + e, d, dq + 2 * d, 3 * d);
             turn(v, 3 * d, dk, n, np, 1, turned);
-            gemm<W>({d_out + e, size_t(d), 1}, turned, np, d_prob, np, n, dk, np);
+            square(d_out + e, d, d_prob);
             for (int i = 0; i < n; ++i) {
                 float own = 0;
                 for (int c = 0; c < dk; ++c) own += d_out[size_t(i) * d + e + c] * out[size_t(i) * d + e + c];
@@ -317,6 +327,21 @@ struct Layers {
     Left rows_of(const float *x, int width) const { return {x, size_t(width), 1}; }
     Left columns_of(const float *x, int width) const { return {x, 1, size_t(width)}; }
 
+    // gemm_packed, block by block of rows.
+    void product(Left a, const float *panels, float *c, size_t c_row, int rows, int depth, int cols, Init init,
+                 const float *bias = nullptr) {
+        watch.rows(rows, size_t(depth) * cols, [&](int r, int some) {
+            gemm_packed({a.at + r * a.row, a.row, a.column}, panels, c + r * c_row, c_row, some, depth, cols, init, bias);
+        });
+    }
+
+    // Adds to C (rows x cols), block by block of its rows: gradients of weights, from all nodes.
+    void outer(Left a, const float *b, size_t b_row, float *c, size_t c_row, int rows, int depth, int cols, Init init) {
+        watch.rows(rows, size_t(depth) * cols, [&](int r, int some) {
+            gemm<W>({a.at + r * a.row, a.row, a.column}, b, b_row, c + r * c_row, c_row, some, depth, cols, init);
+        });
+    }
+
     void forward_layer(int layer, int i, int count) {
         const LayerWeights &w = s.weights[layer];
         const Packed p = packed_at(s, layer, false);
@@ -324,15 +349,15 @@ struct Layers {
         const int rows = count * n;
         const size_t one = size_t(n) * d;
         const float *maps[3] = {p.q, p.k, p.v};
-        for (int m = 0; m < 3; ++m) gemm_packed(rows_of(h, d), maps[m], k.qkv + m * d, 3 * d, rows, d, d, ZERO);
+        for (int m = 0; m < 3; ++m) product(rows_of(h, d), maps[m], k.qkv + m * d, 3 * d, rows, d, d, ZERO);
         for (int c = 0; c < count; ++c) look(k.qkv + 3 * one * c, k.seen + one * c, layer, i + c);
-        gemm_packed(rows_of(k.seen, d), p.combine, t, d, rows, d, d, BIAS, w.combine_bias);
+        product(rows_of(k.seen, d), p.combine, t, d, rows, d, d, BIAS, w.combine_bias);
         for (size_t j = 0; j < one * count; j += W) store(t + j, load(t + j) + load(h + j));
         for (int c = 0; c < count; ++c)
             norm(t + one * c, k.x1 + one * c, k.inverse1 + c * d, w.scale1, w.shift1, h + one * c);
-        gemm_packed(rows_of(h, d), p.ff1, k.hidden, f, rows, d, f, BIAS, w.ff1_bias);
+        product(rows_of(h, d), p.ff1, k.hidden, f, rows, d, f, BIAS, w.ff1_bias);
         for (size_t j = 0; j < size_t(rows) * f; j += W) store(k.hidden + j, larger(load(k.hidden + j), vec{}));
-        gemm_packed(rows_of(k.hidden, f), p.ff2, t, d, rows, f, d, BIAS, w.ff2_bias);
+        product(rows_of(k.hidden, f), p.ff2, t, d, rows, f, d, BIAS, w.ff2_bias);
         for (size_t j = 0; j < one * count; j += W) store(t + j, load(t + j) + load(h + j));
         for (int c = 0; c < count; ++c)
             norm(t + one * c, k.x2 + one * c, k.inverse2 + c * d, w.scale2, w.shift2, h + one * c);
@@ -350,41 +375,42 @@ struct Layers {
                       g ? g->shift2 : nullptr);
         if (g) {
             add_rows(dh, g->ff2_bias, rows, d);
-            gemm<W>(columns_of(k.hidden, f), dh, d, g->ff2, d, f, rows, d, ADD);
+            outer(columns_of(k.hidden, f), dh, d, g->ff2, d, f, rows, d, ADD);
         }
-        gemm_packed(rows_of(dh, d), p.ff2, wide, f, rows, d, f, ZERO);
+        product(rows_of(dh, d), p.ff2, wide, f, rows, d, f, ZERO);
         for (size_t j = 0; j < size_t(rows) * f; j += W)
             store(wide + j, load(k.hidden + j) > 0.0f ? load(wide + j) : vec{});
         if (g) {
             scaled(k.x1, w.scale1, w.shift1, t, rows);
             add_rows(wide, g->ff1_bias, rows, f);
-            gemm<W>(columns_of(wide, f), t, d, g->ff1, d, f, rows, d, ADD);
+            outer(columns_of(wide, f), t, d, g->ff1, d, f, rows, d, ADD);
         }
-        gemm_packed(rows_of(wide, f), p.ff1, dh, d, rows, f, d, ADD);
+        product(rows_of(wide, f), p.ff1, dh, d, rows, f, d, ADD);
         for (int c = 0; c < count; ++c)
             norm_back(dh + one * c, k.x1 + one * c, k.inverse1 + c * d, w.scale1, g ? g->scale1 : nullptr,
                       g ? g->shift1 : nullptr);
         if (g) {
             add_rows(dh, g->combine_bias, rows, d);
-            gemm<W>(columns_of(dh, d), k.seen, d, g->combine, d, d, rows, d, ADD);
+            outer(columns_of(dh, d), k.seen, d, g->combine, d, d, rows, d, ADD);
         }
-        gemm_packed(rows_of(dh, d), p.combine, dt, d, rows, d, d, ZERO);
+        product(rows_of(dh, d), p.combine, dt, d, rows, d, d, ZERO);
         for (int c = 0; c < count; ++c)
             look_back(k.qkv + 3 * one * c, k.seen + one * c, dt + one * c, qkv + 3 * one * c, layer, i + c);
         if (g) {
             float *out[3] = {g->q, g->k, g->v};
-            for (int m = 0; m < 3; ++m) gemm<W>(columns_of(qkv + m * d, 3 * d), in, d, out[m], d, d, rows, d, ADD);
+            for (int m = 0; m < 3; ++m) outer(columns_of(qkv + m * d, 3 * d), in, d, out[m], d, d, rows, d, ADD);
         }
         const float *maps[3] = {p.q, p.k, p.v};
-        for (int m = 0; m < 3; ++m) gemm_packed(rows_of(qkv + m * d, 3 * d), maps[m], dh, d, rows, d, d, ADD);
+        for (int m = 0; m < 3; ++m) product(rows_of(qkv + m * d, 3 * d), maps[m], dh, d, rows, d, d, ADD);
     }
 
     template <class Work>
     Status pass(int group, const Work &work) {
         const int from = group * s.group, end = end_of(from, s.group, s.b);
         for (int i = from; i < end; i += most) {
-            if (__atomic_load_n(s.stop, __ATOMIC_RELAXED)) return STOPPED;
+            if (watch.after(size_t(n) * d)) return STOPPED;
             work(i, end - i < most ? end - i : most);
+            if (watch.stopped) return STOPPED;
         }
         return DONE;
     }
@@ -393,7 +419,7 @@ struct Layers {
         return pass(group, [&](int i, int count) {
             const size_t at = size_t(i) * n * d, size = sizeof(float) * count * n * d;
             __builtin_memcpy(h, s.in + at, size);
-            for (int layer = 0; layer < s.layers; ++layer) forward_layer(layer, i, count);
+            for (int layer = 0; layer < s.layers && !watch.stopped; ++layer) forward_layer(layer, i, count);
             __builtin_memcpy(s.out + at, h, size);
         });
     }
@@ -402,7 +428,7 @@ struct Layers {
         return pass(group, [&](int i, int count) {
             const size_t at = size_t(i) * n * d, size = sizeof(float) * count * n * d;
             __builtin_memcpy(dh, s.d_out + at, size);
-            for (int layer = s.layers - 1; layer >= 0; --layer) {
+            for (int layer = s.layers - 1; layer >= 0 && !watch.stopped; --layer) {
                 LayerGradients own{};
                 if (s.d_weights) own = gradients(layer, group);
                 if (layer && s.d_weights) {

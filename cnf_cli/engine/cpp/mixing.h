@@ -10,13 +10,14 @@ namespace CNF_ISA {
 
 struct Mixing {
     const Mixed &m;
+    Watch watch;
     int n, d, dk, np;
     size_t size;                         // of a whole matrix, n rows of np, padded to BLOCK vectors
     float *cost, *score, *prob, *slope;  // slope: gradient of g, then of s
     float *d_cost, *turned, *totals, *inverses;
     static constexpr int BLOCK = 4;
 
-    Mixing(const Mixed &task, Arena &a) : m(task), n(task.n), d(task.d), dk(task.d / task.heads) {
+    Mixing(const Mixed &task, Arena &a) : m(task), watch{task.stop}, n(task.n), d(task.d), dk(task.d / task.heads) {
         np = (n + W - 1) / W * W;
         size = (size_t(n) * np + BLOCK * W - 1) / (BLOCK * W) * (BLOCK * W);
         cost = a.take<float>(size), score = a.take<float>(size), prob = a.take<float>(size);
@@ -42,12 +43,26 @@ struct Mixing {
             for (int c = 0; c < n; ++c) cost[size_t(r) * np + c] = in[r * row + c * column];
     }
 
+    // out[i][j] = x[i] . turned[j] of one head.
+    void square(const float *x, float *out) {
+        watch.rows(n, size_t(dk) * np, [&](int r, int some) {
+            gemm<W>({x + size_t(r) * d, size_t(d), 1}, turned, np, out + size_t(r) * np, np, some, dk, np);
+        });
+    }
+
+    // out[i] = sum_j weight[i][j] x[j] of one head.
+    void gather(Left weight, const float *x, float *out) {
+        watch.rows(n, size_t(n) * dk, [&](int r, int some) {
+            gemm_narrow({weight.at + r * weight.row, weight.row, weight.column}, x, d, out + size_t(r) * d, d, some, n, dk);
+        });
+    }
+
     // score and prob of one head.
     void look(const float *q, const float *k, const Net &w) {
         turn(k, d, dk, n, np, 1.0f / __builtin_sqrtf(float(dk)), turned);
         __builtin_memset(score + size_t(n) * np, 0, sizeof(float) * (size - size_t(n) * np));
-        gemm<W>({q, size_t(d), 1}, turned, np, score, np, n, dk, np);
-        for (size_t j = 0; j < size; j += BLOCK * W) {
+        square(q, score);
+        for (size_t j = 0; j < size && !watch.after(BLOCK * W * 3 * HIDDEN); j += BLOCK * W) {
             vec s[BLOCK], c[BLOCK], g[BLOCK];
             for (int u = 0; u < BLOCK; ++u) s[u] = load(score + j + u * W), c[u] = load(cost + j + u * W), g[u] = all(w.last);
             for (int x = 0; x < HIDDEN; ++x)
@@ -55,7 +70,7 @@ struct Mixing {
                     g[u] += w.out[x] * larger(w.score[x] * s[u] + (w.cost[x] * c[u] + w.bias[x]), vec{});
             for (int u = 0; u < BLOCK; ++u) store(prob + j + u * W, g[u]);
         }
-        softmax(prob, n, np, totals, inverses);
+        softmax(prob, n, np, totals, inverses, watch);
     }
 
     // From the gradient of g, in slope, to that of the score, there too; the others' are added up.
@@ -65,7 +80,7 @@ struct Mixing {
         for (size_t j = 0; j < size; j += W) last += load(slope + j);
         float *d_score = prob;  // no longer needed
         __builtin_memset(d_score, 0, sizeof(float) * size);
-        for (int x = 0; x < HIDDEN; ++x) {
+        for (int x = 0; x < HIDDEN && !watch.after(size * 8); ++x) {
             vec by_score = {}, by_cost = {}, by_bias = {}, by_out = {};
             for (size_t j = 0; j < size; j += W) {
                 const vec s = load(score + j), c = load(cost + j), g = load(slope + j);
@@ -88,10 +103,10 @@ struct Mixing {
     void forward_one(int i) {
         const size_t at = size_t(i) * n * d;
         read_cost(i);
-        for (int h = 0; h < m.heads; ++h) {
+        for (int h = 0; h < m.heads && !watch.stopped; ++h) {
             const size_t e = at + size_t(h) * dk;
             look(m.q + e, m.k + e, net(h));
-            gemm_narrow({prob, size_t(np), 1}, m.v + e, d, m.out + e, d, n, n, dk);
+            gather({prob, size_t(np), 1}, m.v + e, m.out + e);
         }
     }
 
@@ -100,13 +115,13 @@ struct Mixing {
         const float scale = 1.0f / __builtin_sqrtf(float(dk));
         read_cost(i);
         __builtin_memset(d_cost, 0, sizeof(float) * size);
-        for (int h = 0; h < m.heads; ++h) {
+        for (int h = 0; h < m.heads && !watch.stopped; ++h) {
             const size_t e = at + size_t(h) * dk;
             const Net w = net(h);
             look(m.q + e, m.k + e, w);
-            gemm_narrow({prob, 1, size_t(np)}, m.d_out + e, d, m.d_v + e, d, n, n, dk);
+            gather({prob, 1, size_t(np)}, m.d_out + e, m.d_v + e);
             turn(m.v + e, d, dk, n, np, 1, turned);
-            gemm<W>({m.d_out + e, size_t(d), 1}, turned, np, slope, np, n, dk, np);
+            square(m.d_out + e, slope);
             for (int r = 0; r < n; ++r) {
                 float *x = slope + size_t(r) * np;
                 const float *p = prob + size_t(r) * np;
@@ -117,8 +132,8 @@ struct Mixing {
             }
             unmix(w, d_weights + size_t(h) * MIXING_WEIGHTS);
             for (size_t j = 0; j < size; j += W) store(slope + j, load(slope + j) * scale);
-            gemm_narrow({slope, size_t(np), 1}, m.k + e, d, m.d_q + e, d, n, n, dk);
-            gemm_narrow({slope, 1, size_t(np)}, m.q + e, d, m.d_k + e, d, n, n, dk);
+            gather({slope, size_t(np), 1}, m.k + e, m.d_q + e);
+            gather({slope, 1, size_t(np)}, m.q + e, m.d_k + e);
         }
         if (!m.d_cost) return;
         float *out = m.d_cost + size_t(i) * n * n;
@@ -131,8 +146,9 @@ struct Mixing {
         const int from = group * m.group, end = end_of(from, m.group, m.b);
         float *d_weights = m.d_out ? m.d_weights + size_t(group) * m.heads * MIXING_WEIGHTS : nullptr;
         for (int i = from; i < end; ++i) {
-            if (__atomic_load_n(m.stop, __ATOMIC_RELAXED)) return STOPPED;
+            if (watch.after(size_t(n) * d)) return STOPPED;
             m.d_out ? backward_one(i, d_weights) : forward_one(i);
+            if (watch.stopped) return STOPPED;
         }
         return DONE;
     }

@@ -56,6 +56,14 @@ struct NotFinite : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
+constexpr int MAX_THREADS = 1024;
+
+// As many threads as were asked for, but at least one and no more than there is work for.
+static int at_most(int threads, int work) {
+    work = work < MAX_THREADS ? work : MAX_THREADS;
+    return threads < 1 ? 1 : threads < work ? threads : work;
+}
+
 // One aligned buffer per worker.
 class Scratch {
   public:
@@ -129,7 +137,7 @@ static Task task_of(const Tables &x, int heads, float clip) {
     require(!x.demand || (x.units && fits(*x.units)), "units is not b x n");
     require(!x.demand || (x.limit && int(x.limit->shape(0)) == task.b), "limit is not b");
     require(!x.load || int(x.load->shape(0)) == task.d, "load is not d wide");
-    require(heads >= 1 && heads <= MAX_HEADS && task.d % heads == 0, "heads must divide d and be at most 16");
+    require(task.d >= 1 && heads >= 1 && heads <= MAX_HEADS && task.d % heads == 0, "heads must divide d and be at most 16");
     require(task.n >= 1 && task.n <= MAX_NODES, "too many nodes");
     task.last = x.last.data(), task.key = x.key.data(), task.value = x.value.data(), task.pointer = x.pointer.data();
     task.bias = x.bias.data(), task.starts = x.starts.data();
@@ -170,9 +178,10 @@ static void rollout(const Tables &x, int heads, float clip, Maybe<const int64_t,
     task.log_prob = log_prob && seeds ? log_prob->data() : nullptr;
     if (!task.b || !task.p) return;
     // Few instances: give each thread a share of the rollouts. A rollout never looks at another, so nothing changes.
-    threads = threads < 1 ? 1 : threads;
+    threads = at_most(threads, MAX_THREADS);
     int parts = task.b >= 2 * threads || task.b % threads == 0 ? 1 : threads;
     parts = parts < task.p ? parts : task.p;
+    threads = at_most(threads, task.b * parts);
     Scratch scratch(threads, kernel.rollout_bytes(task, (task.p + parts - 1) / parts));
     spread(task, task.b * parts, threads, [&](int worker, int item) {
         const int part = item % parts;
@@ -215,7 +224,7 @@ static void score(const Tables &x, int heads, float clip, Array<const int64_t, 3
         }
     }
     if (!task.b || !task.p) return;
-    threads = threads < 1 ? 1 : threads < task.b ? threads : task.b;
+    threads = at_most(threads, task.b);
     Scratch scratch(threads, kernel.score_bytes(task));
     spread(task, task.b, threads, [&](int worker, int item) { return kernel.score(task, item, scratch[worker]); });
 }
@@ -243,7 +252,8 @@ static Stack stack_of(const Array<const float, 3> &in, int heads, int group) {
     stack.b = int(in.shape(0)), stack.n = int(in.shape(1)), stack.d = int(in.shape(2));
     stack.heads = heads, stack.group = group, stack.in = in.data();
     require(group >= 1 && stack.n >= 1 && stack.n <= MAX_NODES, "no instances or too many nodes");
-    require(heads >= 1 && stack.d % 16 == 0 && stack.d % (4 * heads) == 0, "widths must be multiples of 16, heads of 4");
+    require(stack.d >= 1 && heads >= 1 && heads <= stack.d, "no width, or more heads than that");
+    require(stack.d % 16 == 0 && stack.d % (4 * heads) == 0, "widths must be multiples of 16, heads of 4");
     return stack;
 }
 
@@ -261,7 +271,7 @@ static int groups_of(int b, int group) { return b ? (b - 1) / group + 1 : 0; }
 // Runs one of the two passes over all groups, with the weights packed for it.
 static void over_groups(Stack &stack, bool backward, int threads, const Kernel &kernel) {
     if (!stack.b) return;
-    threads = threads < 1 ? 1 : threads;
+    threads = at_most(threads, groups_of(stack.b, stack.group));
     Scratch packed(1, packed_size(stack) * stack.layers * sizeof(float)), scratch(threads, kernel.stack_bytes(stack));
     stack.packed = static_cast<float *>(packed[0]);
     spread(stack, stack.layers, threads, [&](int, int layer) {
@@ -332,7 +342,7 @@ static void mixed(Array<const float, 3> q, Array<const float, 3> k, Array<const 
     task.heads = heads, task.group = group, task.flipped = flipped;
     const size_t rows = q.size(), costs = size_t(task.b) * task.n * task.n, h = size_t(heads);
     require(group >= 1 && task.n >= 1 && task.n <= MAX_NODES, "no instances or too many nodes");
-    require(heads >= 1 && task.d % (4 * heads) == 0, "heads must be a multiple of 4 wide");
+    require(task.d >= 1 && heads >= 1 && heads <= task.d && task.d % (4 * heads) == 0, "heads must be a multiple of 4 wide");
     require(k.size() == rows && v.size() == rows && cost.size() == costs, "arrays differ in shape");
     const size_t size[4] = {h * 2 * HIDDEN, h * HIDDEN, h * HIDDEN, h};
     require(net.size() == 4, "the mixing network has four tensors");
@@ -355,7 +365,7 @@ static void mixed(Array<const float, 3> q, Array<const float, 3> k, Array<const 
     }
     if (!task.b) return;
     const Kernel &kernel = pick(isa);
-    threads = threads < 1 ? 1 : threads;
+    threads = at_most(threads, groups);
     Scratch scratch(threads, kernel.mixed_bytes(task));
     spread(task, groups, threads, [&](int worker, int item) { return kernel.mixed(task, item, scratch[worker]); });
 }
@@ -393,6 +403,7 @@ NB_MODULE(_native, m) {
         for (const Kernel *k : kernels()) names.push_back(k->name);
         return names;
     });
+    m.def("looks", [] { return __atomic_load_n(&looks, __ATOMIC_RELAXED); });
     m.attr("HIDDEN") = HIDDEN;
     m.attr("MIXING_WEIGHTS") = MIXING_WEIGHTS;
     m.attr("MAX_HEADS") = MAX_HEADS;

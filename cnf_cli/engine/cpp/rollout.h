@@ -327,6 +327,7 @@ struct Rollout {
         for (int p = from; p < to; p += WALKS) {
             const int count = to - p < WALKS ? to - p : WALKS;
             scene.depart(p, count);  // their tables stay in the second-level cache
+            if (scene.watch.stopped) return STOPPED;
             if (scene.odd) return NOT_FINITE;
             Walk *list[WALKS];
             int live = 0;
@@ -335,7 +336,7 @@ struct Rollout {
                 if (!walks[k].done) list[live++] = &walks[k];
             }
             while (live) {
-                if (__atomic_load_n(task.stop, __ATOMIC_RELAXED)) return STOPPED;
+                if (scene.watch.after(size_t(live) * scene.n * scene.y.D)) return STOPPED;
                 const Status status = step(list, live);
                 if (status != DONE) return status;
                 int kept = 0;

@@ -1,5 +1,8 @@
 // One instance made ready for the kernels: rows in the kernels' layout and the tables of attention scores.
 #pragma once
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
 #include "kernel.h"
 #include "tile.h"
 
@@ -9,6 +12,7 @@ namespace CNF_ISA {
 constexpr float TINY = 1e-18f;  // below this a normaliser may have lost terms to underflow: take the safe way
 constexpr float INFINITE = __builtin_inff();
 constexpr size_t LEVEL_BYTES = 1 << 20;
+constexpr size_t EXPONENTIALS = 1 << 14;  // of a table at a time; a multiple of W
 
 // What to subtract from logits clip * tanh(x * squash) before exp: nothing while exp(clip) and its sum stay small, else
 // the largest of them.
@@ -30,14 +34,20 @@ CNF_INLINE Layout layout(const Task &task) {
     return {hp, dim, hp * dim};
 }
 
-// Hands out 64-byte aligned pieces of a buffer; with a null buffer it only counts.
+// Hands out 64-byte aligned pieces of a buffer; with a null buffer it only counts. Under the address sanitizer nobody may
+// touch what lies between two pieces.
 struct Arena {
     char *base;
     size_t used = 0;
     template <class T>
     T *take(size_t count) {
         char *at = base ? base + used : nullptr;
-        used += (count * sizeof(T) + 63) / 64 * 64;
+        const size_t size = (count * sizeof(T) + 63) / 64 * 64;
+        used += size;
+#if defined(__SANITIZE_ADDRESS__)
+        used += 64;
+        if (at) __asan_unpoison_memory_region(at, size), __asan_poison_memory_region(at + size, 64);
+#endif
         return reinterpret_cast<T *>(at);
     }
 };
@@ -75,6 +85,7 @@ struct Scene {
     Layout y;
     int n;
     float scale;
+    Watch watch;
     int *count;                           // 0, 1, 2, ...: rows in order
     int *start;                           // node each rollout at hand starts from
     float *first, *last, *key;            // n rows; key is times 1 / sqrt(dim of a head)
@@ -106,6 +117,7 @@ struct Scene {
     // `rollouts`: how many are at hand at a time.
     void place(const Task &t, int rollouts, Arena &a) {
         task = &t;
+        watch.stop = t.stop;
         y = layout(t);
         n = t.n;
         const size_t rows = size_t(n) * y.D;
@@ -187,7 +199,7 @@ struct Scene {
     // What `near` says is in units of the squashed scores, so it counts sqrt(d) times as much before they are squashed.
     void look_around(const float *given) {
         const float unit = __builtin_sqrtf(float(task->d));
-        for (int c = 0; c < n; ++c) {
+        for (int c = 0; c < n && !watch.after(n); ++c) {
             float *row = near + size_t(c) * (n + 1);
             for (int j = 0; j < n; ++j) row[j] = bias[j] + unit * given[size_t(c) * n + j];
             row[n] = 0;
@@ -213,13 +225,19 @@ struct Scene {
     }
 
     // With `far`, rows of n distances, the scores fall off with them.
-    void scores(Rows query, int rows, float *out, const float *far = nullptr) const {
+    void scores(Rows query, int rows, float *out, const float *far = nullptr) {
+        watch.rows(rows, size_t(n) * y.D, [&](int r, int some) {
+            score_rows({query.base, query.index + r}, some, out + size_t(r) * n * HP, far ? far + size_t(r) * n : nullptr);
+        });
+    }
+
+    void score_rows(Rows query, int rows, float *out, const float *far) const {
         dots<HP>(query, rows, {key, count}, n, y.D, [&](int r0, int s0, const auto &x) __attribute__((always_inline)) {
             int r = r0;
             for (const auto &line : x) {
-                float *at = out + (size_t(r++) * n + s0) * HP;
+                float *to = out + (size_t(r++) * n + s0) * HP;
                 for (const auto &heads : line)
-                    for (int p = 0; p < H::PARTS; ++p, at += H::L) H::put(at, 0, heads[p]);
+                    for (int p = 0; p < H::PARTS; ++p, to += H::L) H::put(to, 0, heads[p]);
             }
         });
         for (int r = 0; r < rows; ++r) {
@@ -239,15 +257,16 @@ struct Scene {
     }
 
     // Each number becomes its exponential; false where one is NaN or infinite.
-    static bool exponentials(float *x, size_t size) {
+    bool exponentials(float *x, size_t size) {
         size_t i = 0;
         vec odd_ = {};
-        for (; i + W <= size; i += W) {
-            const vec v = load(x + i);
-            odd_ += v - v;
-            store(x + i, exp(v));
-        }
-        if (i < size) {
+        while (i + W <= size && !watch.after(EXPONENTIALS * 16))
+            for (const size_t end = i + EXPONENTIALS < size ? i + EXPONENTIALS : size; i + W <= end; i += W) {
+                const vec v = load(x + i);
+                odd_ += v - v;
+                store(x + i, exp(v));
+            }
+        if (i < size && !watch.stopped) {
             float rest[W] = {};
             for (size_t k = i; k < size; ++k) rest[k - i] = x[k];
             const vec v = load(rest);

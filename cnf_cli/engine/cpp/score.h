@@ -17,7 +17,9 @@ struct Score {
     bool wanted;  // gradients
     // Gradients in the kernels' layout; those of value, pointer and bias have a row n, the padding's.
     float *d_first, *d_last, *d_key, *d_value, *d_pointer, *d_bias, *d_from, *d_at, *d_pull, *d_vector, *d_near;
-    size_t d_size;  // floats from d_last on, all of them gradients
+    float *sums[11];  // all of them, which begin at zero, and their sizes
+    size_t sizes[11];
+    int count;
     // The rollout: nodes in visiting order; per step where it stands, the first open position, the position chosen.
     int *order, *stands, *tail, *choice;
     float *left;
@@ -39,19 +41,19 @@ struct Score {
         wanted = task.d_key;
         wide = (n + 16) / 16 * 16;
         if (wanted) {
-            const size_t before = a.used;
-            d_last = a.take<float>(rows);
-            d_key = a.take<float>(rows);
-            d_value = a.take<float>(rows + D);
-            d_pointer = a.take<float>(rows + D);
-            d_bias = a.take<float>(n + 1);
-            d_at = a.take<float>(n * line());
-            d_first = task.first ? a.take<float>(rows) : nullptr;
-            d_from = task.first ? a.take<float>(task.p * line()) : nullptr;
-            d_vector = task.load ? a.take<float>(D) : nullptr;
-            d_pull = task.load ? a.take<float>(line()) : nullptr;
-            d_near = task.near ? a.take<float>(n * size_t(n + 1)) : nullptr;
-            d_size = (a.used - before) / sizeof(float);
+            count = 0;
+            const auto sum = [&](size_t size) { return sizes[count] = size, sums[count++] = a.take<float>(size); };
+            d_last = sum(rows);
+            d_key = sum(rows);
+            d_value = sum(rows + D);
+            d_pointer = sum(rows + D);
+            d_bias = sum(n + 1);
+            d_at = sum(n * line());
+            d_first = task.first ? sum(rows) : nullptr;
+            d_from = task.first ? sum(task.p * line()) : nullptr;
+            d_vector = task.load ? sum(D) : nullptr;
+            d_pull = task.load ? sum(line()) : nullptr;
+            d_near = task.near ? sum(n * size_t(n + 1)) : nullptr;
         }
         order = a.take<int>(n + 64);
         stands = a.take<int>(task.t + STEPS);
@@ -279,12 +281,16 @@ struct Score {
     void finish(const Task &task, int i) {
         const int n = task.n, D = scene.y.D, *rank = scene.count;
         const size_t line = this->line(), rows = size_t(i) * n * task.d;
-        mix<HP, true>({d_last, rank}, n, {scene.key, rank}, n, d_at, line, HP, D);
-        mix<HP, true>({d_key, rank}, n, {scene.last, rank}, n, d_at, HP, line, D);
+        scene.watch.rows(n, size_t(2) * n * D, [&](int r, int some) {
+            mix<HP, true>({d_last, rank + r}, some, {scene.key, rank}, n, d_at + r * line, line, HP, D);
+            mix<HP, true>({d_key, rank + r}, some, {scene.last, rank}, n, d_at + r * HP, HP, line, D);
+        });
         if (d_first) {
-            for (int p = 0; p < task.p; ++p)  // one by one: two rollouts may share a start
+            for (int p = 0; p < task.p && !scene.watch.after(size_t(n) * D); ++p)  // two rollouts may share a start
                 mix<HP, true>({d_first, scene.start + p}, 1, {scene.key, rank}, n, d_from + p * line, 0, HP, D);
-            mix<HP, true>({d_key, rank}, n, {scene.first, scene.start}, task.p, d_from, HP, line, D);
+            scene.watch.rows(n, size_t(task.p) * D, [&](int r, int some) {
+                mix<HP, true>({d_key, rank + r}, some, {scene.first, scene.start}, task.p, d_from + r * HP, HP, line, D);
+            });
             uninterleave(d_first, task.d_first + rows, n, task, scene.y, 1);
         }
         if (d_vector) {
@@ -327,19 +333,20 @@ struct Score {
         scene.prepare(i);
         if (!scene.servable()) return CANNOT_FINISH;
         scene.depart(0, task.p);
+        if (scene.watch.stopped) return STOPPED;
         if (scene.odd) return NOT_FINITE;
-        if (wanted) __builtin_memset(d_last, 0, sizeof(float) * d_size);
+        for (int k = 0; k < count && wanted; ++k) __builtin_memset(sums[k], 0, sizeof(float) * sizes[k]);
         double total = 0;
         for (int p = 0; p < task.p; ++p) {
-            if (__atomic_load_n(task.stop, __ATOMIC_RELAXED)) return STOPPED;
             const size_t at = size_t(i) * task.p + p;
             int open;
             const int steps = read(task.tours + at * task.t, p, open);
             if (steps < 0) return BAD_TOUR;
             double log_prob = 0;
             odd = false;
-            for (int s = 0; s < steps; s += STEPS)
+            for (int s = 0; s < steps && !scene.watch.after(size_t(8) * STEPS * (open - tail[s]) * scene.y.D); s += STEPS)
                 log_prob += block(p, s, steps - s < STEPS ? steps - s : STEPS, open, task.weight[at]);
+            if (scene.watch.stopped) return STOPPED;
             if (odd) return NOT_FINITE;
             for (int s = 0; s < open && wanted; ++s) d_bias[order[s]] += bias_gradient[s];
             task.log_prob[at] = float(log_prob);
@@ -347,7 +354,7 @@ struct Score {
         }
         task.total[i] = float(total);
         if (wanted) finish(task, i);
-        return DONE;
+        return scene.watch.stopped ? STOPPED : DONE;
     }
 };
 

@@ -2,6 +2,8 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+
+#include "kernel.h"
 #if defined(__AVX2__) || defined(__AVX512F__)
 #include <immintrin.h>
 #endif
@@ -92,6 +94,37 @@ CNF_INLINE vec tanh(vec x) {
     const vec e = exp(x * 2.0f);
     return 1.0f - 2.0f / (e + 1.0f);
 }
+
+constexpr size_t LOOK = 1 << 23;  // products of two numbers between two looks: a few milliseconds at most
+
+// Whether a kernel is to stop: asked for by whoever has done much work, so that a short call asks never.
+struct Watch {
+    const int *stop;
+    size_t work = 0;
+    bool stopped = false;
+
+    CNF_MEMBER bool after(size_t products) {
+        work += products;
+        return work >= LOOK ? look() : stopped;
+    }
+    __attribute__((noinline)) bool look() {
+        work = 0;
+        __atomic_fetch_add(&looks, 1, __ATOMIC_RELAXED);
+        return stopped |= __atomic_load_n(stop, __ATOMIC_RELAXED) != 0;
+    }
+
+    // work(r, some) for rows [r, r + some), block by block, `each` products a row; blocks are whole tiles of any height.
+    template <class Work>
+    CNF_MEMBER void rows(int count, size_t each, const Work &work_on) {
+        const size_t fit = LOOK / (each + 1) / 48 * 48;
+        const int step = fit >= size_t(count) ? count : fit ? int(fit) : 48;
+        for (int r = 0; r < count && !stopped; r += step) {
+            const int some = count - r < step ? count - r : step;
+            work_on(r, some);
+            after(some * each);
+        }
+    }
+};
 
 // Sums of W vectors at once: lane i of the result is the sum of row(i). In-lane shuffles only, then 128-bit ones.
 #if defined(__clang__)
