@@ -200,8 +200,8 @@ def fuzz(calls: int, seed: int) -> Counter[str]:
         given = dict(call)
         try:
             if "tables" in given:
-                rows: Call = dict.fromkeys(("first", "load", "demand", "units", "limit", "near", "space", "fade"))
-                given["tables"] = native._native.Tables(**rows | given["tables"])
+                rows: Call = dict.fromkeys(("first", "load", "demand", "units", "limit", "near", "space", "fade", "nearest"))
+                given["tables"] = native._native.Tables(**rows | {"candidates": 0} | given["tables"])
             kernel(**given)
         except REFUSALS:
             count[f"{kernel.__name__} refused"] += 1
