@@ -14,7 +14,7 @@ constexpr int WALKS = 16;
 constexpr int BAND_BYTES = 28 << 10;
 constexpr float LEAST = 1e-37f;  // the smallest probability whose logarithm is taken
 
-enum State : uint8_t { VISITED, OPEN, NEAR };
+inline int words(int n) { return (n + 63) / 64; }
 
 struct Walk {
     int p, c, t;          // rollout of those at hand, where it stands, position in the tour
@@ -25,8 +25,8 @@ struct Walk {
     float log_prob;       // of the moves that were drawn
     uint64_t stream;
     int16_t *moves;
-    int *open, *allowed;  // not yet visited; with a depot, those that fit; the nearest of them where only these count
-    uint8_t *state;       // of every node: open, and among the nearest
+    int *open, *allowed;  // not yet visited; with a depot, those that fit
+    uint64_t *there;      // where only the nearest count, a bit for every node instead: is it open?
     int *nodes;           // the candidates: one of the two
     const float *factor;  // what weighs them beside scene.at: by the rollout's start, or by its load
     float *w;             // their weights, where stored; or room for the factor
@@ -40,7 +40,8 @@ struct Rollout {
     static constexpr int P = H::PARTS;
     Scene<HP> scene;
     Walk walks[WALKS];
-    float *weights;  // of the walk and band at hand
+    float *weights;   // of the walk and band at hand
+    uint64_t *close;  // the nearest open nodes of the walk at hand, a bit for every node
     bool sample;
     float clip, squash;
 
@@ -49,13 +50,14 @@ struct Rollout {
         for (Walk &x : walks) {
             x.open = a.take<int>(task.n + 64);
             x.allowed = a.take<int>(task.n + 64);
-            x.state = a.take<uint8_t>(task.n);
+            x.there = a.take<uint64_t>(words(task.n));
             x.w = a.take<float>(size_t(task.n) * HP + 64);
             x.u = a.take<float>(task.n + 64);
             x.sum = a.take<float>(P * W);
             x.glimpse = a.take<float>(scene.y.D);
         }
         weights = a.take<float>(size_t(task.n) * HP + 64);
+        close = a.take<uint64_t>(words(task.n));
         clip = task.clip;
         squash = 1.0f / __builtin_sqrtf(float(task.d));
         sample = task.seeds != nullptr;
@@ -228,33 +230,40 @@ struct Rollout {
 
     // The candidates of the next move.
     void look(Walk &x) {
+        if (scene.nearest) return look_near(x);
         x.nodes = x.open, x.fits = x.size;
-        const bool few = scene.nearest && x.size > scene.task->candidates;
-        if (!scene.depot() && !few) return;
+        if (!scene.depot()) return;
         x.nodes = x.allowed, x.fits = 0;
-        if (scene.depot() && x.c) x.allowed[x.fits++] = 0;
-        if (few) return look_near(x);
+        if (x.c) x.allowed[x.fits++] = 0;
         for (int s = 0; s < x.size; ++s) {
             x.allowed[x.fits] = x.open[s];
             x.fits += scene.units[x.open[s]] <= x.room;
         }
     }
 
-    // The nearest of the open nodes that fit become candidates, in order.
+    // The nearest of the open nodes that fit become candidates, in order. Branches would be guessed wrong half of the time.
     void look_near(Walk &x) {
-        int left = 0;
-        scene.look_near(x.c, [&](int j) {
-            const bool good = x.state[j] == OPEN && (!scene.depot() || scene.units[j] <= x.room);
-            if (good) x.state[j] = NEAR, ++left;
-            return good;
-        });
-        for (int s = 0; left; ++s) {
-            const int j = x.open[s];
-            if (x.state[j] != NEAR) continue;
-            x.state[j] = OPEN, --left;
-            x.allowed[x.fits++] = j;
+        const uint64_t *chosen = x.there;
+        if (x.size > scene.task->candidates) {
+            __builtin_memset(close, 0, sizeof(uint64_t) * words(scene.n));
+            scene.look_near(x.c, [&](int j) {
+                const uint64_t good = (x.there[j >> 6] >> (j & 63) & 1) & uint64_t(fits(x, j));
+                close[j >> 6] |= good << (j & 63);
+                return int(good);
+            });
+            chosen = close;
         }
+        x.nodes = x.allowed, x.fits = 0;
+        if (scene.depot() && x.c) x.allowed[x.fits++] = 0;
+        for (int w = 0; w < words(scene.n); ++w)
+            for (uint64_t left = chosen[w]; left; left &= left - 1) {
+                const int j = w * 64 + __builtin_ctzll(left);
+                x.allowed[x.fits] = j;
+                x.fits += fits(x, j);
+            }
     }
+
+    bool fits(const Walk &x, int j) const { return !scene.depot() || scene.units[j] <= x.room; }
 
     // Goes to node j, which is at or after position s of the open ones.
     void move(Walk &x, int j, int s) {
@@ -264,9 +273,13 @@ struct Rollout {
             x.room = j ? x.room - scene.units[j] : scene.limit;
         }
         if (!scene.depot() || j) {
-            while (x.open[s] != j) ++s;
-            x.state[j] = VISITED;
-            __builtin_memmove(x.open + s, x.open + s + 1, sizeof(int) * (--x.size - s));
+            --x.size;
+            if (scene.nearest) {
+                x.there[j >> 6] &= ~(uint64_t(1) << (j & 63));
+            } else {
+                while (x.open[s] != j) ++s;
+                __builtin_memmove(x.open + s, x.open + s + 1, sizeof(int) * (x.size - s));
+            }
         }
         x.done = !x.size && !(scene.depot() && x.c);
     }
@@ -276,8 +289,11 @@ struct Rollout {
         x.p = p, x.left = 1, x.room = scene.limit, x.size = 0, x.t = 0, x.log_prob = 0;
         x.moves = task.moves + (size_t(i) * task.p + from + p) * task.t;
         x.stream = sample ? stream(task.seeds[i], scene.start[p]) : 0;
-        x.state[0] = VISITED;
-        for (int j = first; j < scene.n; ++j) x.open[x.size++] = j, x.state[j] = OPEN;
+        __builtin_memset(x.there, 0, sizeof(uint64_t) * words(scene.n));
+        for (int j = first; j < scene.n; ++j) {
+            x.open[x.size++] = j;
+            x.there[j >> 6] |= uint64_t(1) << (j & 63);
+        }
         if (first) x.moves[x.t++] = 0;
         move(x, scene.start[p], 0);
     }
