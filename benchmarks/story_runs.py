@@ -20,7 +20,6 @@ from cnf_cli.stages import assemble, attack, data, evaluate, label, pretrain, tr
 from cnf_cli.stages.job import Artifact, Bars, Silent
 from cnf_cli.stages.runner import Runner, Step
 from cnf_cli.store import Manifest, Store
-from cnf_cli.zoo.place import PREFIX
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND = ("python", "-m", "benchmarks.story")
@@ -114,8 +113,6 @@ class Story:
 
     def stored(self, text: str) -> Manifest:
         """The artifact of that id or alias; an entry of the zoo is taken into the store first."""
-        if text.startswith(PREFIX) and text not in self.store.refs():
-            return zoo.take(self.store, text, COMMAND)
         found = self.store.find(zoo.key_of(self.store, text, COMMAND))
         if found is None:
             raise ArtifactError(f"artifact {text} is incomplete", hint="`cnf verify` says what is missing.")
