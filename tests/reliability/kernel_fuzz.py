@@ -21,6 +21,7 @@ from cnf_cli.engine import native
 REFUSALS = (ValueError, TypeError, MemoryError)
 """ValueError is what the kernels say, TypeError what the binding says of a shape or a number it cannot take."""
 ODD = [float("nan"), float("inf"), float("-inf"), 1e29, -1e29, 3e38, 1e-40, 0.0, 1e10, -7.0]
+OPTIONAL = ("first", "load", "demand", "units", "limit", "near", "space", "fade", "nearest")
 COUNTS = [-(2**31), -1, 0, 1, 3, 17, 2**31 - 1]
 Call = dict[str, Any]
 
@@ -200,7 +201,7 @@ def fuzz(calls: int, seed: int) -> Counter[str]:
         given = dict(call)
         try:
             if "tables" in given:
-                rows: Call = dict.fromkeys(("first", "load", "demand", "units", "limit", "near", "space", "fade", "nearest"))
+                rows: Call = dict.fromkeys(OPTIONAL)
                 given["tables"] = native._native.Tables(**rows | {"candidates": 0} | given["tables"])
             kernel(**given)
         except REFUSALS:

@@ -33,7 +33,8 @@ def main(unpacked: Path) -> int:
     tests = [str(path) for pattern in TESTS for path in sorted(Path().glob(pattern))]
     # Not the tests that measure memory, which a sanitizer multiplies, nor those that start a command of their own.
     chosen = "not memory and not interrupt and not meanwhile and not evaluate_a_million and not arm"
-    suite = [sys.executable, "-m", "pytest", "-q", "--capture=no", "-p", "no:cacheprovider", "--timeout=900", "-k", chosen, *tests]
+    how = ["-q", "--capture=no", "-p", "no:cacheprovider", "--timeout=900"]
+    suite = [sys.executable, "-m", "pytest", *how, "-k", chosen, *tests]
     for command in (suite, [sys.executable, "-m", "tests.reliability.kernel_fuzz", str(CALLS)]):
         begin = time.monotonic()
         code = subprocess.run(command, env=env, check=False).returncode
