@@ -72,9 +72,9 @@ def read(text: str, at: str, most: int, widest: int) -> Table:
         assert wrong is not None
         raise wrong
     if len(tables) > 1:
-        raise DataError(
-            f"this can be read as {' or '.join(told)}", at=f"{at}:{tables[0].lines[0]}", hint=f"{_SEMICOLON}"
-        )
+        # One of them may have taken its only line for a header.
+        line = next((line for table in tables for line in table.lines), found.numbered[0][0])
+        raise DataError(f"this can be read as {' or '.join(told)}", at=f"{at}:{line}", hint=_SEMICOLON)
     return tables[0]
 
 

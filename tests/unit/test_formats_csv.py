@@ -190,3 +190,11 @@ def test_imports_of_tables_have_new_keys_and_others_keep_theirs(tmp_path: Path) 
         (tmp_path / name).write_text("1;2\n3;4\n")
         section = imported.task([tmp_path / name]).sections["import"]
         assert section.identity().get("tables") == tables
+
+
+@pytest.mark.parametrize("text", ["0,\t\n", "# capacity: 9\n1,1,\t\n", "1,1,4\t"])
+def test_a_line_of_two_readings_one_of_them_a_header_is_refused(text: str) -> None:
+    """A separator at the end of the only line: an error with its line, found by the fuzzer as a bug."""
+    with pytest.raises(DataError) as caught:
+        csv.parse(text, at="a.csv")
+    assert str(caught.value.at).startswith("a.csv:")
