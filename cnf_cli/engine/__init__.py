@@ -13,14 +13,17 @@ if TYPE_CHECKING:
     from cnf_cli.engine.base import Engine
 
 
-def get_engine(name: str = "auto", device: torch.device | str = "cpu") -> Engine:
-    """The engine of that name; `auto` is the native one on a CPU where it was built, else torch."""
+def get_engine(name: str = "auto", device: torch.device | str = "cpu", threads: int | None = None) -> Engine:
+    """The engine of that name; `auto` is the native one on a CPU where it was built, else torch.
+
+    The native one uses `threads` threads, or as many as torch does at each call.
+    """
     if name == "torch":
         return _torch()
     if name not in ("auto", "native"):
         raise ValueError(f"no engine {name!r}")
     on_cpu = str(device).startswith("cpu")
-    native = _if_built() if on_cpu else None
+    native = _if_built(threads) if on_cpu else None
     if native is not None:
         return native
     if name == "auto":
@@ -42,10 +45,10 @@ def _torch() -> Engine:
     return TorchEngine()
 
 
-def _if_built() -> Engine | None:  # `_native` is the extension module's name
+def _if_built(threads: int | None) -> Engine | None:  # `_native` is the extension module's name
     try:
         native = import_module("cnf_cli.engine.native")
     except ImportError:
         return None
-    engine: Engine | None = native.NativeEngine() if native.available() else None
+    engine: Engine | None = native.NativeEngine(threads) if native.available() else None
     return engine

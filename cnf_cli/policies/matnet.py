@@ -63,6 +63,11 @@ class Policy(nn.Module):
         self.decoder = Decoder(params.width, problem.query)
         self.init(torch.Generator().manual_seed(0))
 
+    @property
+    def in_kernels(self) -> bool:
+        """Its linear maps are torch's, and too much of its work to be done on one thread."""
+        return False
+
     def init(self, rng: torch.Generator) -> Policy:
         """Fresh weights, a function of the generator's state only."""
         for module in self.modules():

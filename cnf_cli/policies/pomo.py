@@ -79,6 +79,11 @@ class Policy(nn.Module):
                 module.reset()
         return self
 
+    @property
+    def in_kernels(self) -> bool:
+        """True when an engine's kernels have all of its layers: what is left to torch is little."""
+        return all(isinstance(layer, Layer) and layer.weights() is not None for layer in self.layers)
+
     def encode(self, inst: Instances, *, second_order: bool = False, engine: Engine | None = None) -> Tables:
         """The decoder's tables, by the engine's way through the layers; torch's own without one.
 

@@ -84,7 +84,9 @@ def run(job: Job) -> Result:
     section, white_box = job.section("attack"), job.section("set").white_box
     source = dataset.load(job.inputs["clean"].path("data.h5"))
     with set_up(job.runtime) as setup:
-        ensemble = load_models(job.inputs["policy"], setup.device).biased(section.distance_bias)
+        loaded = load_models(job.inputs["policy"], setup.device)
+        job.provenance["bytes_depend_on"] = setup.steady(loaded.policies[0])
+        ensemble = loaded.biased(section.distance_bias)
         attack = plugins.create("attacks", section, ensemble.problem, setup.engine)
         clean = ensemble.problem.scaled(first_of(source, section.count).blocks)
         _refuse_drawings(ensemble.problem, clean)

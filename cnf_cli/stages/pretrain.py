@@ -86,6 +86,7 @@ def _train(job: Job, setup: Setup) -> Result:
     labelled = Labelled(job, problem, setup) if section.labels else None
     validation = validation_set(job, problem, section)
     job.provenance["engine"] = setup.engine.name
+    job.provenance["bytes_depend_on"] = setup.steady(policy)
 
     def update(at: Progress, size: int) -> dict[str, float]:
         rate = scheduled_rate(section, at.instances)

@@ -14,10 +14,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from cnf_cli.engine import get_engine
 from cnf_cli.engine.base import Engine, Tables
+from cnf_cli.engine.native import instruction_sets
 from cnf_cli.errors import RecipeError
 from cnf_cli.problems.instances import Instances
 from cnf_cli.recipe.sections import RuntimeSection
 from cnf_cli.stages import ranks
+from cnf_cli.stages.provenance import cpu_name
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,24 @@ class Setup:
             grad.copy_(flat[at : at + grad.numel()].view_as(grad))
             at += grad.numel()
 
+    def steady(self, policy: nn.Module) -> dict[str, Any]:
+        """Torch adds up on one thread where the kernels do nearly all of the work, so that threads change no byte.
+
+        What a result's bytes depend on from here to the end of `set_up`, for its provenance.
+        """
+        steady = self.engine.name == "native" and bool(policy.in_kernels)
+        if steady:
+            torch.set_num_threads(1)
+        return {
+            "processor": cpu_name(),
+            "vectors": instruction_sets()[0]
+            if self.engine.name == "native"
+            else torch.backends.cpu.get_cpu_capability(),
+            "torch": torch.__version__,
+            "threads": "any" if steady else torch.get_num_threads(),
+            "ranks": self.world,
+        }
+
     def mean(self, value: float) -> float:
         """The mean of a number over all ranks."""
         if self.world == 1:
@@ -76,7 +96,8 @@ def set_up(runtime: RuntimeSection) -> Iterator[Setup]:
     device = pick_device(runtime.device)
     ranks.join()
     try:
-        yield Setup(device, get_engine(runtime.engine, device), ranks.rank(), ranks.world())
+        engine = get_engine(runtime.engine, device, torch.get_num_threads())
+        yield Setup(device, engine, ranks.rank(), ranks.world())
     finally:
         torch.set_num_threads(threads)
 

@@ -49,6 +49,7 @@ def _train(job: Job, setup: Setup) -> Result:
     from cnf_cli.stages.validation import adversarial_set, validation_set
 
     start = load_models(job.inputs["policy"], setup.device)
+    job.provenance["bytes_depend_on"] = setup.steady(start.policies[0])
     step = Step(job, setup)
     section, models, problem = step.section, step.models, step.problem
     clean_set = validation_set(job, problem, section)
