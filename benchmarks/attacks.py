@@ -17,13 +17,14 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.story_tables import Gaps, gaps_of, table
-from cnf_cli import stats
 from cnf_cli.cli.run_stage import recipe_for
+from cnf_cli.evaluation import plan as assemble
+from cnf_cli.evaluation import statistics as stats
 from cnf_cli.formats import dataset
+from cnf_cli.pipeline.job import Artifact
+from cnf_cli.pipeline.runner import Runner
 from cnf_cli.recipe import Recipe
-from cnf_cli.stages import assemble, attack, data, evaluate, zoo
-from cnf_cli.stages.job import Artifact
-from cnf_cli.stages.runner import Runner
+from cnf_cli.stages import attack, data, evaluate, zoo
 from cnf_cli.store import Manifest, Store
 
 NEAR = ("budget.radius=0.05",)

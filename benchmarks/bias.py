@@ -41,7 +41,7 @@ def costs(name: str, n: int, count: int, dist: str) -> list[float]:
     from cnf_cli.engine import get_engine
     from cnf_cli.policies.biased import Biased
     from cnf_cli.policies.run import rollout
-    from cnf_cli.stages.models import load_model
+    from cnf_cli.training.stored_policies import load_model
 
     found = load_model(Path(cnf_cli.zoo.__path__[0]) / f"{name}.safetensors")
     policy, problem, engine = found.policies[0], found.problem, get_engine()

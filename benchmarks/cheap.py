@@ -80,9 +80,9 @@ class Bench:
     """The runs of one command, in one store."""
 
     def __init__(self, args: argparse.Namespace) -> None:
+        from cnf_cli.pipeline.runner import Runner
         from cnf_cli.recipe.sections import RuntimeSection
         from cnf_cli.stages import zoo
-        from cnf_cli.stages.runner import Runner
         from cnf_cli.store import Store
 
         self.args = args
@@ -239,7 +239,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 def main(given: Sequence[str] | None = None) -> None:
     """Print the table; write it and the figures."""
     from cnf_cli.errors import CnfError
-    from cnf_cli.stages.files import write_atomic
+    from cnf_cli.pipeline.work_files import write_atomic
 
     args = arguments(given)
     names = [name for name in variants(args.n, BATCH) if not args.variants or name in ("baseline", *args.variants)]

@@ -48,9 +48,9 @@ def label(problem: Any, count: int) -> Callable[[], Any]:
     """A function that solves `count` instances as a warm start does, in this process."""
     import torch
 
+    from cnf_cli.evaluation.references import instances_of
     from cnf_cli.solvers.run import solve_one
-    from cnf_cli.stages.labels import labeller, quick
-    from cnf_cli.stages.reference import instances_of
+    from cnf_cli.training.solver_tours import labeller, quick
 
     kind = labeller("auto", problem.kind)
     inst = problem.sample(count, rng=torch.Generator().manual_seed(1))
@@ -63,7 +63,7 @@ def measure(args: argparse.Namespace) -> dict[str, float]:
     import torch
 
     from cnf_cli import plugins
-    from cnf_cli.stages.models import make_problem
+    from cnf_cli.training.stored_policies import make_problem
 
     torch.set_num_threads(1)
     problem = make_problem(plugins.params("problems", args.problem)(kind=args.problem, n=args.n))  # type: ignore[arg-type]

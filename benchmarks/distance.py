@@ -46,9 +46,9 @@ class Bench:
     """The runs of one command, in one store."""
 
     def __init__(self, args: argparse.Namespace) -> None:
+        from cnf_cli.pipeline.runner import Runner
         from cnf_cli.recipe.sections import RuntimeSection
         from cnf_cli.stages import zoo
-        from cnf_cli.stages.runner import Runner
         from cnf_cli.store import Store
 
         self.args = args
@@ -162,7 +162,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main(given: Sequence[str] | None = None) -> None:
     """Print the table and write it."""
-    from cnf_cli.stages.files import write_atomic
+    from cnf_cli.pipeline.work_files import write_atomic
 
     args = arguments(given)
     bench = Bench(args)

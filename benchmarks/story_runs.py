@@ -12,13 +12,14 @@ from typing import Any
 from benchmarks.story_tables import Run, numbers
 from cnf_cli.cli.label import settings
 from cnf_cli.errors import ArtifactError, RecipeError, did_you_mean
+from cnf_cli.evaluation import plan as assemble
 from cnf_cli.formats import dataset
+from cnf_cli.pipeline.job import Artifact, Bars, Silent
+from cnf_cli.pipeline.runner import Runner, Step
 from cnf_cli.pipeline.stage import Task
 from cnf_cli.recipe import Recipe, load_recipe
 from cnf_cli.solvers.run import default_solver, require
-from cnf_cli.stages import assemble, attack, data, evaluate, label, pretrain, train_cnf, zoo
-from cnf_cli.stages.job import Artifact, Bars, Silent
-from cnf_cli.stages.runner import Runner, Step
+from cnf_cli.stages import attack, data, evaluate, label, pretrain, train_cnf, zoo
 from cnf_cli.store import Manifest, Store
 
 ROOT = Path(__file__).resolve().parent.parent

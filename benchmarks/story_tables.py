@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cnf_cli import stats
+from cnf_cli.evaluation import statistics as stats
 from cnf_cli.formats import dataset
-from cnf_cli.stages.job import Artifact
+from cnf_cli.pipeline.job import Artifact
 
 Array = NDArray[np.float64]
 SETS = {"clean": "clean", "fixed": "fixed adversarial", "white": "white box"}

@@ -51,7 +51,7 @@ def _bytes(manifest: Manifest) -> int:
 
 def ls(ctx: Context, stage: Annotated[str | None, typer.Option(help="Only this stage.")] = None) -> None:
     """List artifacts, newest first."""
-    from cnf_cli.stages.provenance import moment
+    from cnf_cli.pipeline.provenance import moment
 
     if stage is not None:
         _known(stage)

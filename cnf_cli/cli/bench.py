@@ -128,7 +128,7 @@ def fetch(
     """Get a library's instances into the store, checked against the sha256 of every one of them."""
     from cnf_cli.bench.fetch import fetch as get
     from cnf_cli.bench.libraries import choose
-    from cnf_cli.stages.turns import claim
+    from cnf_cli.pipeline.turns import claim
     from cnf_cli.store import make_key
 
     about = choose(name).library

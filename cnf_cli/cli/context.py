@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from cnf_cli.stages import ranks
+from cnf_cli.pipeline import ranks
 from cnf_cli.terminal import columns, printable, write
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from cnf_cli.stages.job import Bars
+    from cnf_cli.pipeline.job import Bars
     from cnf_cli.store import Store
 
 COMMON = "Common options"

@@ -14,8 +14,8 @@ from cnf_cli.cli.context import Context, command
 from cnf_cli.cli.run_stage import Launch, Plan, Sets
 
 if TYPE_CHECKING:
+    from cnf_cli.pipeline.runner import Runner
     from cnf_cli.pipeline.stage import Task
-    from cnf_cli.stages.runner import Runner
 
 RECIPE = Path("recipes") / "demo.toml"
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import cnf_cli
 from cnf_cli import plugins
 from cnf_cli.errors import CnfError
-from cnf_cli.stages.provenance import cpu_name, versions
+from cnf_cli.pipeline.provenance import cpu_name, versions
 
 if TYPE_CHECKING:
     from cnf_cli.store import Store

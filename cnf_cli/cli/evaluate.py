@@ -73,9 +73,9 @@ def evaluate(
 ) -> None:
     """Measure policies and solvers: on a recipe's clean and adversarial sets, on your data, or on public benchmarks."""
     from cnf_cli.errors import RecipeError
+    from cnf_cli.evaluation.plan import Solvers
     from cnf_cli.recipe.copies import copies
     from cnf_cli.stages import evaluate as stage
-    from cnf_cli.stages.assemble import Solvers
 
     if sum(map(bool, (target, data, bench))) != 1:
         hint = "`cnf evaluate RECIPE`, `cnf evaluate --data ID --with ID` or `cnf evaluate --bench tsplib`"
@@ -134,7 +134,7 @@ def compare(
     from cnf_cli.cli import measured
     from cnf_cli.cli.stage_commands import artifact
     from cnf_cli.errors import ArtifactError
-    from cnf_cli.stages.comparing import together
+    from cnf_cli.evaluation.comparison import together
 
     found: list[tuple[Any, dict[str, Any]]] = []
     for text in evaluations:

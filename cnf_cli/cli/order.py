@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cnf_cli.cli.context import Context
     from cnf_cli.cli.run_stage import Launch
+    from cnf_cli.evaluation.plan import Named, Solvers
     from cnf_cli.recipe import Recipe
-    from cnf_cli.stages.assemble import Named, Solvers
     from cnf_cli.stages.evaluate import SetOf
     from cnf_cli.store import Manifest
 
@@ -68,14 +68,14 @@ class Order:
 
     def recipe_sets(self) -> tuple[list[SetOf], list[Named]]:
         from cnf_cli.cli.stage_commands import start_named
-        from cnf_cli.stages.assemble import for_recipe
+        from cnf_cli.evaluation.plan import for_recipe
 
         given = self._given() or start_named(self.ctx, self.recipe, plan=self.launch.plan)
         return for_recipe(self.recipe, given, self.rivals)
 
     def data_sets(self, given: list[Manifest]) -> tuple[list[SetOf], list[Named]]:
+        from cnf_cli.evaluation.plan import known_of, set_name
         from cnf_cli.formats import dataset
-        from cnf_cli.stages.assemble import known_of, set_name
 
         self.own = True
         problem, sizes, bare = self.recipe.problem.kind, [], []
@@ -107,7 +107,7 @@ class Order:
         nothing but the package there is a comparison.
         """
         from cnf_cli.cli.stage_commands import taken
-        from cnf_cli.stages.choice import choose, newest_fitting, no_policy, own
+        from cnf_cli.evaluation.policy_choice import choose, newest_fitting, no_policy, own
 
         given = self._given()
         if given:
@@ -133,8 +133,8 @@ class Order:
     def _given(self) -> list[Named]:
         from cnf_cli.cli.stage_commands import artifact
         from cnf_cli.errors import ArtifactError
-        from cnf_cli.stages.assemble import policy_name
-        from cnf_cli.stages.choice import holds_policy
+        from cnf_cli.evaluation.plan import policy_name
+        from cnf_cli.evaluation.policy_choice import holds_policy
 
         out: list[Named] = []
         seen: set[str] = set()

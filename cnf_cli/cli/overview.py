@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cnf_cli.cli.progress import describe, duration
+from cnf_cli.pipeline.job import Bar
+from cnf_cli.pipeline.runner import Step
 from cnf_cli.pipeline.stage import Task
-from cnf_cli.stages.job import Bar
-from cnf_cli.stages.runner import Step
 from cnf_cli.terminal import printable
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from cnf_cli.stages.job import Bar, Bars, Silent
+from cnf_cli.pipeline.job import Bar, Bars, Silent
 from cnf_cli.terminal import printable
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from cnf_cli.cli import complete
 from cnf_cli.cli.context import Context
 
 if TYPE_CHECKING:
+    from cnf_cli.pipeline.runner import Runner, Step
     from cnf_cli.pipeline.stage import Task
     from cnf_cli.recipe import Recipe
     from cnf_cli.recipe.sections import RuntimeSection
-    from cnf_cli.stages.runner import Runner, Step
     from cnf_cli.store import Manifest
 
 RUN = "Running"
@@ -103,7 +103,7 @@ class Launch:
 
     def make(self, task: Task) -> tuple[Manifest, bool]:
         """The artifact under its alias, and whether the store had it; steps and warnings are told on stderr."""
-        from cnf_cli.stages import ranks
+        from cnf_cli.pipeline import ranks
 
         runner = self.runner()
         steps: list[Step] = []
@@ -121,7 +121,7 @@ class Launch:
 
     def runner(self) -> Runner:
         """A runner against this command's store, with its progress; warnings of all that it makes or finds are told."""
-        from cnf_cli.stages.runner import Runner
+        from cnf_cli.pipeline.runner import Runner
 
         command = ("cnf", *sys.argv[1:])
         runner = Runner(self.ctx.store, self.runtime, self.ctx.bars, command, wait=self.ctx.wait)
@@ -134,7 +134,7 @@ class Launch:
 
     def note(self, step: Step) -> None:
         """One line for a step that begins, or whose result the store has."""
-        from cnf_cli.stages.runner import NEW
+        from cnf_cli.pipeline.runner import NEW
 
         why = "" if step.why in ("", NEW) else f" ({step.why})"
         what = "found in the store" if step.state == "hit" else f"running{why}"

@@ -12,10 +12,10 @@ from cnf_cli.cli.context import Context, command
 from cnf_cli.cli.run_stage import Alias, Bias, Force, Launch, NoDeps, Nodes, Plan, Sets, Target, bias_set, recipe_for
 
 if TYPE_CHECKING:
+    from cnf_cli.evaluation.plan import Named
+    from cnf_cli.evaluation.policy_choice import Choice
     from cnf_cli.pipeline.stage import Task
     from cnf_cli.recipe import Recipe
-    from cnf_cli.stages.assemble import Named
-    from cnf_cli.stages.choice import Choice
     from cnf_cli.store import Manifest
 
 PANEL = "Stages"
@@ -62,7 +62,7 @@ def of_user(ctx: Context, data: Manifest | None) -> bool:
 
 def start(ctx: Context, recipe: Recipe, text: str | None, *, plan: bool = False) -> Task | Manifest | None:
     """The policy a stage starts from: the one named; else the one that stands in, which is said; None for its own."""
-    from cnf_cli.stages.choice import start_of
+    from cnf_cli.evaluation.policy_choice import start_of
 
     if text is not None:
         return artifact(ctx, text)
@@ -72,7 +72,7 @@ def start(ctx: Context, recipe: Recipe, text: str | None, *, plan: bool = False)
 
 def taken(ctx: Context, chosen: Choice, *, plan: bool = False) -> Named:
     """What was chosen, with its name in tables; the choice is said."""
-    from cnf_cli.stages.assemble import policy_name
+    from cnf_cli.evaluation.plan import policy_name
 
     ctx.note(chosen.told)
     if isinstance(chosen.policy, str):
@@ -93,7 +93,7 @@ def start_named(ctx: Context, recipe: Recipe, *, plan: bool = False) -> list[Nam
     That policy, and what the recipe hardens it into; an ensemble of the user's own, or else the zoo's, where the recipe
     has no [train] table.
     """
-    from cnf_cli.stages import choice
+    from cnf_cli.evaluation import policy_choice as choice
     from cnf_cli.stages import train_cnf as hardening
     from cnf_cli.zoo.cards import fitting
 

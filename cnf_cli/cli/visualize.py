@@ -14,10 +14,10 @@ from cnf_cli.cli.context import Context, command
 from cnf_cli.cli.run_stage import RUN, Launch, NoDeps, Nodes, Plan, Sets, recipe_for
 
 if TYPE_CHECKING:
+    from cnf_cli.evaluation.plan import Named
+    from cnf_cli.pipeline.runner import Runner
     from cnf_cli.pipeline.stage import Task
     from cnf_cli.recipe import Recipe
-    from cnf_cli.stages.assemble import Named
-    from cnf_cli.stages.runner import Runner
     from cnf_cli.store import Manifest
 
 PANEL = "Looking"
@@ -136,8 +136,8 @@ def evaluation(launch: Launch, recipe: Recipe) -> Manifest | None:
 
 def evaluation_task(recipe: Recipe, given: Sequence[Named] = ()) -> Task:
     """What `cnf evaluate RECIPE` runs."""
+    from cnf_cli.evaluation.plan import Solvers, for_recipe
     from cnf_cli.stages import evaluate
-    from cnf_cli.stages.assemble import Solvers, for_recipe
 
     sets, policies = for_recipe(recipe, given, Solvers(recipe.evaluate.solver))
     about = recipe.evaluate

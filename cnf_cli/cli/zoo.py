@@ -72,8 +72,8 @@ def _two(one: Card) -> tuple[Gap | None, Gap | None]:
 def show(ctx: Context, name: Name) -> None:
     """Show one entry's card: how it was trained, on what machine, and what was measured on it, by which commands."""
     from cnf_cli.cli.artifacts import size
+    from cnf_cli.pipeline.provenance import moment
     from cnf_cli.stages import zoo
-    from cnf_cli.stages.provenance import moment
     from cnf_cli.zoo.cards import card, weight_files
 
     one = card(name)
@@ -172,8 +172,8 @@ def _measure(ctx: Context, name: str, into: Path, bench_dir: Path | None, exact:
 
 def docs(ctx: Context) -> None:
     """For maintainers: write the cards' tables and curves into docs/zoo.md of the source tree."""
+    from cnf_cli.pipeline.work_files import write_atomic
     from cnf_cli.plots._zoo import draw
-    from cnf_cli.stages.files import write_atomic
     from cnf_cli.zoo.cards import cards
     from cnf_cli.zoo.pages import FIGURE, fresh
     from cnf_cli.zoo.place import HERE

@@ -10,7 +10,7 @@ from cnf_cli.recipe.sections import Section
 from cnf_cli.store import Manifest, make_key
 
 if TYPE_CHECKING:
-    from cnf_cli.stages.job import Job, Result
+    from cnf_cli.pipeline.job import Job, Result
 
 
 def _no_command(made: Manifest, recipe: str) -> str:

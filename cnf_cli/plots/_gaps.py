@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from cnf_cli.evaluation.protocol import Roll
 from cnf_cli.plots._source import NothingToDraw, Sources, is_adversarial, main_rows, short_set
-from cnf_cli.stages.protocol import Roll
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.figure import Figure
 
+from cnf_cli.evaluation.statistics import bootstrap
 from cnf_cli.plots._source import Array, Ask, Measured, NothingToDraw, Source, Sources, measured, percent, short_set
 from cnf_cli.plots._style import colour, grid, level, marker
-from cnf_cli.stats import bootstrap
 
 READS = ("evaluate", "label", "attack")
 FACTS: tuple[str, ...] = ()

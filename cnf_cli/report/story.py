@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cnf_cli.evaluation.statistics import p_value
 from cnf_cli.plots._source import percent
-from cnf_cli.stats import p_value
 
 Row = Mapping[str, Any]
 PROBLEMS = {

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field
 
 from cnf_cli.errors import DataError
+from cnf_cli.pipeline.job import Job, Result, derived_seed
 from cnf_cli.pipeline.stage import Stage, Task
 from cnf_cli.recipe import Recipe
 from cnf_cli.recipe.sections import AttackSection, Section
 from cnf_cli.stages import data, pretrain
-from cnf_cli.stages.job import Job, Result, derived_seed
 
 if TYPE_CHECKING:
     import torch
@@ -75,11 +75,11 @@ def run(job: Job) -> Result:
 
     from cnf_cli import plugins
     from cnf_cli.attacks.base import checks
+    from cnf_cli.evaluation.answers import first_of
     from cnf_cli.formats import dataset
     from cnf_cli.stages.attacked import attack_all
-    from cnf_cli.stages.models import load_models
-    from cnf_cli.stages.per_instance import first_of
-    from cnf_cli.stages.setup import set_up
+    from cnf_cli.training.machine import set_up
+    from cnf_cli.training.stored_policies import load_models
 
     section, white_box = job.section("attack"), job.section("set").white_box
     source = dataset.load(job.inputs["clean"].path("data.h5"))
@@ -163,9 +163,9 @@ def _optimum_change(job: Job, problem: BaseProblem, pairs: Sequence[tuple[Block,
 
     It tells "harder" from "different": an attack that moves the optimum far has made another map.
     """
+    from cnf_cli.evaluation.answers import first_of
+    from cnf_cli.evaluation.references import reference_costs
     from cnf_cli.formats.dataset import Dataset
-    from cnf_cli.stages.per_instance import first_of
-    from cnf_cli.stages.reference import reference_costs
 
     both = [first_of(Dataset(problem.kind, blocks), OPTIMUM_ROWS).blocks for blocks in zip(*pairs, strict=True)]
     before, after = (reference_costs(problem, blocks, job) for blocks in both)

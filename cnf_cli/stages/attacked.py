@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from cnf_cli.pipeline.job import Job, derived_seed
 from cnf_cli.problems.instances import Instances, concatenate
-from cnf_cli.stages.job import Job, derived_seed
-from cnf_cli.stages.state import save_sealed, sealed_part
+from cnf_cli.training.resume_state import save_sealed, sealed_part
 
 CHUNK = 10
 """Instances attacked together, as for the published test sets: the released step size is divided by it."""

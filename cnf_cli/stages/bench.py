@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cnf_cli.errors import CheckFailed
+from cnf_cli.pipeline.job import Job, Result
 from cnf_cli.pipeline.stage import Stage, Task
 from cnf_cli.recipe.sections import Section
-from cnf_cli.stages.job import Job, Result
 
 if TYPE_CHECKING:
     from cnf_cli.bench.libraries import Library

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from cnf_cli.pipeline.job import Job, Result, derived_seed
 from cnf_cli.pipeline.stage import Stage, Task
 from cnf_cli.recipe.sections import Count, ProblemSection, Section, Seed
-from cnf_cli.stages.job import Job, Result, derived_seed
 from cnf_cli.store import Manifest, Store
 
 VERSION = 1
@@ -41,7 +41,7 @@ def run(job: Job) -> Result:
 
     from cnf_cli.formats import dataset
     from cnf_cli.problems.instances import concatenate
-    from cnf_cli.stages.models import make_problem
+    from cnf_cli.training.stored_policies import make_problem
 
     section, problem_section = job.section("data"), job.section("problem")
     problem = make_problem(problem_section)

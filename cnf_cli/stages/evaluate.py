@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cnf_cli.errors import RecipeError
+from cnf_cli.evaluation.protocol import ProtocolSection, SetEntry, told_bias
+from cnf_cli.pipeline.job import Job, Result
 from cnf_cli.pipeline.stage import Stage, Task
-from cnf_cli.stages.files import write_atomic
-from cnf_cli.stages.job import Job, Result
-from cnf_cli.stages.protocol import ProtocolSection, SetEntry, told_bias
+from cnf_cli.pipeline.work_files import write_atomic
 
 if TYPE_CHECKING:
     from cnf_cli.store import Manifest
@@ -57,10 +57,10 @@ def task(
 
 def run(job: Job) -> Result:
     """Writes evaluation.h5 (instances, references, every model's costs and tours) and rows.json."""
+    from cnf_cli.evaluation.answers import told_protocol
+    from cnf_cli.evaluation.methods import measure
+    from cnf_cli.evaluation.result_table import comparisons_of, rows_of
     from cnf_cli.formats import dataset
-    from cnf_cli.stages.measure import measure
-    from cnf_cli.stages.per_instance import told_protocol
-    from cnf_cli.stages.rows import comparisons_of, rows_of
 
     protocol: ProtocolSection = job.section("protocol")
     found = measure(job, protocol)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cnf_cli.pipeline.job import Job, Result
 from cnf_cli.pipeline.stage import Stage, Task
 from cnf_cli.recipe.sections import Count, Section
-from cnf_cli.stages.job import Job, Result
 
 if TYPE_CHECKING:
     from cnf_cli.store import Manifest
@@ -27,8 +27,8 @@ def task(data: Task | Manifest, count: int) -> Task:
 
 def run(job: Job) -> Result:
     """Writes data.h5."""
+    from cnf_cli.evaluation.answers import first_of
     from cnf_cli.formats import dataset
-    from cnf_cli.stages.per_instance import first_of
 
     cut = first_of(dataset.load(job.inputs["data"].path("data.h5")), job.section("first").count)
     dataset.save(job.work / "data.h5", cut)

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from cnf_cli.errors import DataError, NoAnswer
+from cnf_cli.pipeline.job import Job, Result
 from cnf_cli.pipeline.stage import Stage, Task
 from cnf_cli.recipe.sections import Section
-from cnf_cli.stages.job import Job, Result
 
 VERSION = 1
 SMALL = 8
@@ -112,7 +112,7 @@ def _data(job: Job, found: Any) -> Result:
 def _policies(job: Job, found: Any) -> Result:
     from cnf_cli.formats import checkpoint
     from cnf_cli.recipe.build import build_section
-    from cnf_cli.stages.models import fit, make_policy, make_problem, save_models
+    from cnf_cli.training.stored_policies import fit, make_policy, make_problem, save_models
 
     problem_section: Any = build_section("problem", {"kind": found.problem})
     policy_section: Any = build_section("policy", found.policy)

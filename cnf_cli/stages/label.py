@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from cnf_cli.pipeline.job import Job, Result
 from cnf_cli.pipeline.stage import Stage, Task
 from cnf_cli.recipe.sections import Section
-from cnf_cli.stages.job import Job, Result
 
 if TYPE_CHECKING:
     from cnf_cli.formats.dataset import Block, Dataset
@@ -56,9 +56,9 @@ def run(job: Job) -> Result:
     """Writes data.h5: the same instances in the same order, with their references."""
     import math
 
+    from cnf_cli.evaluation.references import Ask, answers, instances_of
     from cnf_cli.formats import dataset
     from cnf_cli.solvers.run import describe_choice
-    from cnf_cli.stages.reference import Ask, answers, instances_of
 
     section = job.section("label")
     data = dataset.load(job.inputs["data"].path("data.h5"))
@@ -120,7 +120,7 @@ def _with(data: Dataset, outcomes: Sequence[Outcome | None], solver: str) -> Dat
 
 def _no_proof_is_beaten(before: Dataset, after: Dataset) -> None:
     """An error where the new answers lie below optima that were proved before, or the old ones below new proofs."""
-    from cnf_cli.stages.proofs import check, reference_proof
+    from cnf_cli.evaluation.proofs import check, reference_proof
 
     old, new = before.solver or "the data's own reference", after.solver
     for was, now in zip(before.blocks, after.blocks, strict=True):

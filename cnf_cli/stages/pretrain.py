@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import Field
 
 from cnf_cli.errors import RecipeError
+from cnf_cli.pipeline.job import Job, Result, derived_seed
 from cnf_cli.pipeline.stage import Named, Stage, Task
 from cnf_cli.recipe import Recipe
 from cnf_cli.recipe.sections import Section
-from cnf_cli.stages.job import Job, Result, derived_seed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from cnf_cli.problems.base import BaseProblem
     from cnf_cli.problems.instances import Instances
     from cnf_cli.recipe.sections import PretrainSection
-    from cnf_cli.stages.setup import Setup
-    from cnf_cli.stages.state import Progress
     from cnf_cli.store import Manifest
+    from cnf_cli.training.machine import Setup
+    from cnf_cli.training.resume_state import Progress
 
 VERSION = 1
 
@@ -54,7 +54,7 @@ def task(
 
 def run(job: Job) -> Result:
     """Writes model.safetensors and metrics.jsonl."""
-    from cnf_cli.stages.setup import set_up
+    from cnf_cli.training.machine import set_up
 
     with set_up(job.runtime) as setup:
         return _train(job, setup)
@@ -64,12 +64,12 @@ def _train(job: Job, setup: Setup) -> Result:
     import torch
 
     from cnf_cli.policies.losses import likelihood_loss, rollout_loss
-    from cnf_cli.stages.labelled import Labelled
-    from cnf_cli.stages.labels import Labels
-    from cnf_cli.stages.models import make_policy, make_problem, save_models
-    from cnf_cli.stages.setup import network
-    from cnf_cli.stages.training import Loop, make_optimizer, scheduled_rate, set_rate
-    from cnf_cli.stages.validation import validation_set
+    from cnf_cli.training.loop import Loop, make_optimizer, scheduled_rate, set_rate
+    from cnf_cli.training.machine import network
+    from cnf_cli.training.solver_tours import Labels
+    from cnf_cli.training.stored_policies import make_policy, make_problem, save_models
+    from cnf_cli.training.stored_tours import Labelled
+    from cnf_cli.training.validation import validation_set
 
     section, problem_section, policy_section = (job.section(name) for name in ("pretrain", "problem", "policy"))
     problem = make_problem(problem_section)
@@ -147,7 +147,7 @@ def drawn(section: PretrainSection, problem: BaseProblem, setup: Setup, step: in
     import torch
 
     from cnf_cli.engine.random import seeds_from
-    from cnf_cli.stages.training import fresh
+    from cnf_cli.training.loop import fresh
 
     done = step * section.batch_size
     count = min(section.batch_size, section.instances - done)
@@ -176,7 +176,7 @@ def size_at(sizes: tuple[int, ...], done: int, total: int) -> int | None:
 
 
 def _start_from(policy: Any, job: Job) -> None:
-    from cnf_cli.stages.models import fit, load_models
+    from cnf_cli.training.stored_policies import fit, load_models
 
     other = load_models(job.inputs["init"])
     fit(policy, other.policies[0].state_dict(), f"artifact {job.inputs['init'].manifest.key[:12]}")

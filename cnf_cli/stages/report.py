@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from cnf_cli.errors import ArtifactError
+from cnf_cli.pipeline.job import Artifact, Job, Result
+from cnf_cli.pipeline.provenance import moment
 from cnf_cli.pipeline.stage import Stage, Task
+from cnf_cli.pipeline.work_files import write_atomic
 from cnf_cli.recipe.sections import Section
-from cnf_cli.stages.files import write_atomic
-from cnf_cli.stages.job import Artifact, Job, Result
-from cnf_cli.stages.provenance import moment
 from cnf_cli.stages.visualize import ancestry
 from cnf_cli.store import Manifest, Store
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 from cnf_cli import interrupt
+from cnf_cli.pipeline.job import Job, Result
 from cnf_cli.pipeline.stage import Stage
+from cnf_cli.pipeline.work_files import write_atomic
 from cnf_cli.recipe.sections import Section
-from cnf_cli.stages.files import write_atomic
-from cnf_cli.stages.job import Job, Result
 
 VERSION = 1
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from cnf_cli.pipeline.job import Job, Result
 from cnf_cli.pipeline.stage import Stage
-from cnf_cli.stages.files import write_atomic
-from cnf_cli.stages.job import Job, Result
+from cnf_cli.pipeline.work_files import write_atomic
 
 VERSION = 1
 

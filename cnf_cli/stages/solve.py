@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cnf_cli.errors import ArtifactError, DataError
+from cnf_cli.evaluation import solution_files
+from cnf_cli.pipeline.job import Artifact, Bars
 from cnf_cli.recipe.sections import ProblemSection, RuntimeSection
-from cnf_cli.stages import solution_files
-from cnf_cli.stages.job import Artifact, Bars
 from cnf_cli.store import Manifest, Store
 
 if TYPE_CHECKING:
     from cnf_cli.formats.item import Item
     from cnf_cli.policies.biased import Rates
-    from cnf_cli.stages.models import Ensemble
-    from cnf_cli.stages.setup import Setup
+    from cnf_cli.training.machine import Setup
+    from cnf_cli.training.stored_policies import Ensemble
 
 
 def solve_files(
@@ -46,8 +46,8 @@ def solve_files(
     from cnf_cli.formats.item import items_of
     from cnf_cli.formats.sandbox import read_safely
     from cnf_cli.recipe.copies import copies
-    from cnf_cli.stages.models import load_models
-    from cnf_cli.stages.setup import set_up
+    from cnf_cli.training.machine import set_up
+    from cnf_cli.training.stored_policies import load_models
 
     found = read_safely(list(files), problem, capacity)
     if not isinstance(found, Dataset):
@@ -88,7 +88,8 @@ def _chosen(
     store: Store, problem: str, items: Sequence[Item], policy: Manifest | None, note: Callable[[str], None]
 ) -> list[Manifest]:
     """The policy of every item: the given one, or for each size the one that `choice.choose` finds."""
-    from cnf_cli.stages import choice, zoo
+    from cnf_cli.evaluation import policy_choice as choice
+    from cnf_cli.stages import zoo
 
     sizes = [item.nodes - (item.demand is not None) for item in items]
     taken: dict[int, Manifest] = {}
@@ -107,7 +108,7 @@ def _chosen(
 
 def _far_off(store: Store, items: Sequence[Item], chosen: Sequence[Manifest], copies: int) -> Iterator[str]:
     """A line for each policy that has to answer instances far from its size, about the largest of them."""
-    from cnf_cli.stages.choice import far_off
+    from cnf_cli.evaluation.policy_choice import far_off
 
     largest: dict[str, tuple[int, Manifest]] = {}
     for item, manifest in zip(items, chosen, strict=True):

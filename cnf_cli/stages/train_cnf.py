@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cnf_cli.errors import RecipeError
+from cnf_cli.pipeline.job import Job, Result, derived_seed
 from cnf_cli.pipeline.stage import Stage, Task
 from cnf_cli.recipe import Recipe
 from cnf_cli.stages import pretrain
-from cnf_cli.stages.job import Job, Result, derived_seed
 
 if TYPE_CHECKING:
     import torch
 
-    from cnf_cli.stages.setup import Setup
-    from cnf_cli.stages.state import Progress
     from cnf_cli.store import Manifest
+    from cnf_cli.training.machine import Setup
+    from cnf_cli.training.resume_state import Progress
 
 VERSION = 1
 
@@ -33,7 +33,7 @@ def task(recipe: Recipe, init: Task | Manifest | None = None) -> Task:
 
 def run(job: Job) -> Result:
     """Writes model-0.safetensors ... , router.safetensors where there is one, and metrics.jsonl."""
-    from cnf_cli.stages.setup import set_up
+    from cnf_cli.training.machine import set_up
 
     section = job.section("train")
     if section.keep == "best" and not section.validation_count:
@@ -43,10 +43,10 @@ def run(job: Job) -> Result:
 
 
 def _train(job: Job, setup: Setup) -> Result:
-    from cnf_cli.stages.keep import Best
-    from cnf_cli.stages.models import load_models, save_models
-    from cnf_cli.stages.training import Loop
-    from cnf_cli.stages.validation import adversarial_set, validation_set
+    from cnf_cli.training.best_models import Best
+    from cnf_cli.training.loop import Loop
+    from cnf_cli.training.stored_policies import load_models, save_models
+    from cnf_cli.training.validation import adversarial_set, validation_set
 
     start = load_models(job.inputs["policy"], setup.device)
     job.provenance["bytes_depend_on"] = setup.steady(start.policies[0])
@@ -91,8 +91,8 @@ class Step:
         import torch
 
         from cnf_cli import plugins
-        from cnf_cli.stages.models import make_problem
-        from cnf_cli.stages.training import make_optimizer
+        from cnf_cli.training.loop import make_optimizer
+        from cnf_cli.training.stored_policies import make_problem
 
         self.setup, self.section, self.attack_section = setup, job.section("train"), job.section("attack")
         self.problem = make_problem(job.section("problem"))
@@ -120,7 +120,7 @@ class Step:
     def __call__(self, at: Progress, size: int) -> dict[str, float]:
         """The ensemble learned from `size` more clean instances."""
         from cnf_cli.defences.base import Clock
-        from cnf_cli.stages.training import fresh, learning_rate, set_rate
+        from cnf_cli.training.loop import fresh, learning_rate, set_rate
 
         section, setup = self.section, self.setup
         rate = learning_rate(section.lr, section.decay_last, section.decay_factor, at.instances, section.instances)
@@ -145,7 +145,7 @@ class Step:
 
 def _copies(job: Job, setup: Setup, count: int) -> list[Any]:
     """So many models with the start's weights; an ensemble's models are taken in turn."""
-    from cnf_cli.stages.models import load_models
+    from cnf_cli.training.stored_policies import load_models
 
     copies = [load_models(job.inputs["policy"], setup.device).policies for _ in range(count)]
     return [copy[j % len(copy)].train() for j, copy in enumerate(copies)]

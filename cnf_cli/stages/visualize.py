@@ -10,10 +10,10 @@ from typing import Any
 from pydantic import Field
 
 from cnf_cli import plots
+from cnf_cli.pipeline.job import Artifact, Job, Result
 from cnf_cli.pipeline.stage import Stage, Task
+from cnf_cli.pipeline.work_files import write_atomic
 from cnf_cli.recipe.sections import Section
-from cnf_cli.stages.files import write_atomic
-from cnf_cli.stages.job import Artifact, Job, Result
 from cnf_cli.store import Lineage, Manifest, Store
 
 VERSION = 3

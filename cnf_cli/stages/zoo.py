@@ -9,10 +9,10 @@ from pathlib import Path
 from pydantic import Field
 
 from cnf_cli.errors import ArtifactError
+from cnf_cli.pipeline.job import Job, Result
+from cnf_cli.pipeline.provenance import provenance
 from cnf_cli.pipeline.stage import Stage, Task
 from cnf_cli.recipe.sections import Section
-from cnf_cli.stages.job import Job, Result
-from cnf_cli.stages.provenance import provenance
 from cnf_cli.store import Manifest, Store
 from cnf_cli.zoo.place import PREFIX, names
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from cnf_cli.errors import ArtifactError, CheckFailed, RecipeError
+from cnf_cli.pipeline.job import Artifact
+from cnf_cli.pipeline.work_files import write_atomic
 from cnf_cli.recipe import Recipe, load_recipe
 from cnf_cli.recipe.build import build_section
-from cnf_cli.stages.files import write_atomic
-from cnf_cli.stages.job import Artifact
 from cnf_cli.store import Manifest, Store
 from cnf_cli.zoo.cards import MAX_BYTES, Card, Fixed, Training, WeightFile, Weights, card, file_digest, joined
 
@@ -41,7 +41,7 @@ class Order:
 
 def pack(store: Store, manifest: Manifest, order: Order) -> Card:
     """The entry's weights and card are in the folder; its gaps are still to be measured."""
-    from cnf_cli.stages.models import load_models
+    from cnf_cli.training.stored_policies import load_models
 
     ensemble = load_models(Artifact(store, manifest))
     recipe = load_recipe(Path(order.recipe))
@@ -133,7 +133,7 @@ def fixed_costs(files: list[Path], augment: int) -> Iterator[float]:
 
     from cnf_cli.engine import get_engine
     from cnf_cli.policies.run import solve
-    from cnf_cli.stages.models import load_model
+    from cnf_cli.training.stored_policies import load_model
 
     found = [load_model(path) for path in files]
     problem = found[0].problem

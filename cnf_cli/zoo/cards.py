@@ -126,7 +126,7 @@ class Gap(Section):
     @property
     def interval(self) -> str:
         """The interval as tables have it; a dash where there are too few instances for one."""
-        from cnf_cli.stats import ENOUGH
+        from cnf_cli.evaluation.statistics import ENOUGH
 
         if self.gap_ci95 is None or self.instances < ENOUGH:
             return "-"

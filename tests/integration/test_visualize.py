@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cnf_cli import plots
+from cnf_cli.pipeline.runner import Runner
 from cnf_cli.stages import visualize
-from cnf_cli.stages.runner import Runner
 from cnf_cli.store import Manifest, Store
 from tests.helpers import cnf, cnf_json
 

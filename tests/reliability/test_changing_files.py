@@ -9,8 +9,8 @@ import pytest
 from cnf_cli.errors import DataError
 from cnf_cli.formats import dataset, sandbox
 from cnf_cli.formats.dataset import Dataset
+from cnf_cli.pipeline.runner import Runner
 from cnf_cli.stages import imported
-from cnf_cli.stages.runner import Runner
 from cnf_cli.store import Store
 
 A, B = "0,0\n0,1\n1,1\n", "0,0\n0,5\n5,5\n"

@@ -11,14 +11,14 @@ import pytest
 from cnf_cli.bench.libraries import LIBRARIES, Known, Library
 from cnf_cli.bench.sources import known_item
 from cnf_cli.errors import CheckFailed
+from cnf_cli.evaluation.proofs import check_answers
 from cnf_cli.formats.dataset import Block, Dataset
 from cnf_cli.formats.item import Item
+from cnf_cli.pipeline.runner import Runner
 from cnf_cli.problems.proof import beaten, rounding
 from cnf_cli.problems.validate import tour_cost
 from cnf_cli.solvers.exact import held_karp
 from cnf_cli.stages import evaluate, label
-from cnf_cli.stages.proofs import check_answers
-from cnf_cli.stages.runner import Runner
 from cnf_cli.store import Store
 from tests.helpers import cnf
 from tests.unit.test_label import load, stored

@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 
+from cnf_cli.evaluation import methods as measure
 from cnf_cli.formats import checkpoint
+from cnf_cli.pipeline.runner import Runner
 from cnf_cli.pipeline.stage import Task
 from cnf_cli.recipe.load import finish
 from cnf_cli.recipe.sections import RuntimeSection
-from cnf_cli.stages import attack, data, evaluate, label, measure, pretrain, train_cnf, training
-from cnf_cli.stages.runner import Runner
+from cnf_cli.stages import attack, data, evaluate, label, pretrain, train_cnf
 from cnf_cli.store import Manifest, Store
+from cnf_cli.training import loop as training
 
 TABLES: dict[str, dict[str, Any]] = {
     "problem": {"kind": "tsp", "n": 6},

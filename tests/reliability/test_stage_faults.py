@@ -13,12 +13,12 @@ import pytest
 
 from cnf_cli import regular_files
 from cnf_cli.errors import CnfError
+from cnf_cli.evaluation.plan import Solvers, for_recipe
+from cnf_cli.pipeline.runner import Runner
 from cnf_cli.pipeline.stage import Task
 from cnf_cli.recipe.load import finish
 from cnf_cli.recipe.sections import RuntimeSection
 from cnf_cli.stages import attack, data, imported, pretrain, report, selftest_count, selftest_sum, train_cnf, visualize
-from cnf_cli.stages.assemble import Solvers, for_recipe
-from cnf_cli.stages.runner import Runner
 from cnf_cli.stages.selftest_count import SelftestSection
 from cnf_cli.store import Manifest, Store, disk
 from tests.reliability.store_kit import calls, temps

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from cnf_cli.errors import Busy
+from cnf_cli.pipeline.runner import Runner
 from cnf_cli.pipeline.stage import Task
+from cnf_cli.pipeline.turns import claim
 from cnf_cli.stages import selftest_count
-from cnf_cli.stages.runner import Runner
 from cnf_cli.stages.selftest_count import SelftestSection
-from cnf_cli.stages.turns import claim
 from cnf_cli.store import Store
 from tests.conftest import ROOT
 from tests.helpers import cnf, environment
@@ -192,7 +192,7 @@ def test_without_locks_each_works_in_a_folder_of_its_own_and_the_first_commit_wi
 def test_without_locks_an_interrupted_run_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was kept lies under the key again, for the next process to take over."""
     store, key = Store(tmp_path), "a" * 64
-    monkeypatch.setattr("cnf_cli.stages.turns.lockable", lambda _: False)
+    monkeypatch.setattr("cnf_cli.pipeline.turns.lockable", lambda _: False)
     with claim(store, key) as folder:
         (folder / "state").write_text("half")
         assert folder.name != key

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from cnf_cli import plots
+from cnf_cli.evaluation.plan import CLEAN, FIXED, WHITE
 from cnf_cli.plots._style import encode, styled
 from cnf_cli.report.page import Made, Page, Part, number
 from cnf_cli.report.story import Facts, tell
-from cnf_cli.stages.assemble import CLEAN, FIXED, WHITE
 from tests.unit import plot_kit
 
 UNIFORM = CLEAN.format(dist="uniform")

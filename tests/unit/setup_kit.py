@@ -21,10 +21,10 @@ from torch import Tensor
 from cnf_cli import plugins
 from cnf_cli.engine import get_engine
 from cnf_cli.engine.random import seeds_from
+from cnf_cli.pipeline import ranks
 from cnf_cli.policies.run import reinforce_loss
 from cnf_cli.recipe.sections import RuntimeSection
-from cnf_cli.stages import ranks
-from cnf_cli.stages.setup import Accelerated, Setup, network, set_up
+from cnf_cli.training.machine import Accelerated, Setup, network, set_up
 from tests.unit.defence_kit import small_problem
 
 POLICIES = {"tsp": "pomo", "cvrp": "pomo", "atsp": "matnet"}
@@ -115,7 +115,7 @@ def several(compiled: bool) -> dict[str, Any]:
     with set_up(RuntimeSection(device="cpu", engine="torch")) as setup:
         if compiled:
             with (
-                patch("cnf_cli.stages.setup.accelerated", accelerated_on_a_cpu),
+                patch("cnf_cli.training.machine.accelerated", accelerated_on_a_cpu),
                 patch("torch.compile", partial(torch.compile, backend="aot_eager")),
             ):
                 found: dict[str, Any] = {"tsp": shared("tsp", setup, RuntimeSection(compile=True))}

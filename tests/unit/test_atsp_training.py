@@ -12,9 +12,9 @@ import torch
 from cnf_cli.defences.router import make_router
 from cnf_cli.formats import dataset
 from cnf_cli.problems import atsp
-from cnf_cli.stages.state import Progress
 from cnf_cli.stages.train_cnf import refit_due
 from cnf_cli.store import Store
+from cnf_cli.training.resume_state import Progress
 from tests.helpers import cnf, cnf_json
 from tests.integration.test_training import digests, interrupted
 

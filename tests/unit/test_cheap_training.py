@@ -12,16 +12,17 @@ import pytest
 import torch
 
 from cnf_cli.errors import MissingDependency, RecipeError
+from cnf_cli.pipeline.runner import Runner
 from cnf_cli.recipe.build import Recipe
 from cnf_cli.recipe.load import finish
 from cnf_cli.recipe.sections import PretrainSection, RuntimeSection
 from cnf_cli.solvers.run import solver
-from cnf_cli.stages import pretrain, training
-from cnf_cli.stages.labels import labeller
-from cnf_cli.stages.models import make_problem
-from cnf_cli.stages.runner import Runner
-from cnf_cli.stages.setup import Setup
+from cnf_cli.stages import pretrain
 from cnf_cli.store import Manifest, Store
+from cnf_cli.training import loop as training
+from cnf_cli.training.machine import Setup
+from cnf_cli.training.solver_tours import labeller
+from cnf_cli.training.stored_policies import make_problem
 from tests.conftest import ROOT
 
 RUNTIME = RuntimeSection(engine="torch", threads=1)

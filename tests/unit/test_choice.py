@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cnf_cli.stages import choice
+from cnf_cli.evaluation import policy_choice as choice
 from cnf_cli.store import Input, Manifest, Store, make_key
 from cnf_cli.zoo import cards, sizes
 from tests.conftest import ROOT
@@ -84,7 +84,7 @@ def test_the_last_finished_answers_whatever_the_file_times_say(store: Store, mak
 
 def test_milliseconds_order_what_follows_within_a_second(store: Store, make: Make) -> None:
     """Two runs finished in the same second keep their order, and a run's record has the milliseconds."""
-    from cnf_cli.stages.provenance import provenance
+    from cnf_cli.pipeline.provenance import provenance
 
     first, second = make(50, "01.250"), make(50, "01.750")
     for manifest, time in ((first, 2e9), (second, 1e9)):

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from cnf_cli import plots
+from cnf_cli.evaluation.answers import columns_of
+from cnf_cli.evaluation.comparison import together
+from cnf_cli.evaluation.protocol import Roll, SetEntry
+from cnf_cli.evaluation.result_table import comparisons_of, rows_of
 from cnf_cli.formats import dataset
 from cnf_cli.formats.dataset import Block, Dataset
 from cnf_cli.plots._source import Ask, sources
-from cnf_cli.stages.comparing import together
-from cnf_cli.stages.per_instance import columns_of
-from cnf_cli.stages.protocol import Roll, SetEntry
-from cnf_cli.stages.rows import comparisons_of, rows_of
 from cnf_cli.store import Input, Manifest, Store, make_key
 
 SETS = ("clean (uniform)", "fixed adversarial")

@@ -13,17 +13,17 @@ import torch
 
 from cnf_cli import plugins
 from cnf_cli.errors import ArtifactError, CheckFailed, RecipeError
+from cnf_cli.evaluation.answers import first_of, judge
 from cnf_cli.formats import dataset
 from cnf_cli.formats.dataset import Block, Dataset
+from cnf_cli.pipeline.job import Artifact
+from cnf_cli.pipeline.runner import Runner
 from cnf_cli.problems.validate import check_tour
 from cnf_cli.recipe.build import build_section
 from cnf_cli.recipe.sections import RuntimeSection
 from cnf_cli.stages import evaluate, first, label
-from cnf_cli.stages.job import Artifact
-from cnf_cli.stages.models import make_policy, make_problem, save_models
-from cnf_cli.stages.per_instance import first_of, judge
-from cnf_cli.stages.runner import Runner
 from cnf_cli.store import Manifest, Store, make_key
+from cnf_cli.training.stored_policies import make_policy, make_problem, save_models
 from tests.unit.test_label import stored
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from cnf_cli.cli import measured
-from cnf_cli.stages.protocol import unequal
-from cnf_cli.stages.rows import Column, comparisons_of, rows_of
+from cnf_cli.evaluation.protocol import unequal
+from cnf_cli.evaluation.result_table import Column, comparisons_of, rows_of
 
 TWICE = 2
 """The four instances below, so often: enough for intervals."""

@@ -14,12 +14,12 @@ import torch
 from cnf_cli.engine import get_engine
 from cnf_cli.errors import CnfError
 from cnf_cli.formats import checkpoint, dataset
+from cnf_cli.pipeline.runner import Runner
 from cnf_cli.pipeline.stage import Task
 from cnf_cli.recipe import Recipe
 from cnf_cli.recipe.load import finish
 from cnf_cli.recipe.sections import RuntimeSection
 from cnf_cli.stages import attack, data, evaluate, first, imported, label, pretrain, train_cnf
-from cnf_cli.stages.runner import Runner
 from cnf_cli.store import Manifest, Store
 
 GOLDEN = Path(__file__).parent.parent / "data" / "golden.json"

@@ -15,7 +15,7 @@ from cnf_cli.errors import DataError, RecipeError
 from cnf_cli.formats import csv, export
 from cnf_cli.formats.item import Item
 from cnf_cli.formats.sniff import refuse, sniff
-from cnf_cli.stages.runner import NEW, Runner
+from cnf_cli.pipeline.runner import NEW, Runner
 from cnf_cli.store import Store
 from tests.unit.test_runner import tasks
 from tests.unit.test_zoo import cnf

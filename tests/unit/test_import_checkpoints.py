@@ -13,13 +13,13 @@ from cnf_cli.engine import get_engine
 from cnf_cli.errors import DataError
 from cnf_cli.formats import checkpoint, legacy
 from cnf_cli.formats.legacy import Untold
+from cnf_cli.pipeline.job import Artifact
+from cnf_cli.pipeline.runner import Runner
 from cnf_cli.problems.instances import Instances
 from cnf_cli.recipe.sections import RuntimeSection
 from cnf_cli.stages import imported
-from cnf_cli.stages.job import Artifact
-from cnf_cli.stages.models import load_models
-from cnf_cli.stages.runner import Runner
 from cnf_cli.store import Store
+from cnf_cli.training.stored_policies import load_models
 from tests.unit.published_kit import EXACT, N, far, fill, golden, policy_of, problem_of
 from tests.unit.test_formats_legacy import state
 

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from cnf_cli.errors import CheckFailed, DataError
+from cnf_cli.evaluation.answers import columns_of
+from cnf_cli.evaluation.proofs import check_answers
+from cnf_cli.evaluation.protocol import SetEntry
+from cnf_cli.evaluation.result_table import rows_of
 from cnf_cli.formats.dataset import Block, Dataset, save
 from cnf_cli.formats.read import read_any
+from cnf_cli.pipeline.job import Artifact
+from cnf_cli.pipeline.runner import Runner
 from cnf_cli.recipe.sections import RuntimeSection
 from cnf_cli.solvers.run import solver
 from cnf_cli.stages import imported
-from cnf_cli.stages.job import Artifact
-from cnf_cli.stages.per_instance import columns_of
-from cnf_cli.stages.proofs import check_answers
-from cnf_cli.stages.protocol import SetEntry
-from cnf_cli.stages.rows import rows_of
-from cnf_cli.stages.runner import Runner
 from cnf_cli.store import Store
 from tests.helpers import cnf
 

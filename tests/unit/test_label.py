@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 from cnf_cli.errors import MissingDependency, RecipeError
+from cnf_cli.evaluation import references as reference
 from cnf_cli.formats import dataset
 from cnf_cli.formats.dataset import Block, Dataset
 from cnf_cli.interrupt import Interrupted
+from cnf_cli.pipeline.job import Artifact
+from cnf_cli.pipeline.runner import Runner
 from cnf_cli.pipeline.stage import Task
 from cnf_cli.problems.validate import check_tour
-from cnf_cli.stages import label, reference
-from cnf_cli.stages.job import Artifact
-from cnf_cli.stages.runner import Runner
+from cnf_cli.stages import label
 from cnf_cli.store import Input, Manifest, Store, make_key
 
 

@@ -10,15 +10,16 @@ import pytest
 import torch
 
 from cnf_cli.errors import ArtifactError, DataError, RecipeError
+from cnf_cli.pipeline.job import Artifact, Job, Silent
+from cnf_cli.pipeline.runner import Runner
 from cnf_cli.recipe.load import finish
 from cnf_cli.recipe.sections import RuntimeSection
-from cnf_cli.stages import data, label, pretrain, training
-from cnf_cli.stages.job import Artifact, Job, Silent
-from cnf_cli.stages.labelled import Labelled
-from cnf_cli.stages.models import make_problem
-from cnf_cli.stages.runner import Runner
-from cnf_cli.stages.setup import Setup, set_up
+from cnf_cli.stages import data, label, pretrain
 from cnf_cli.store import Manifest, Store
+from cnf_cli.training import loop as training
+from cnf_cli.training.machine import Setup, set_up
+from cnf_cli.training.stored_policies import make_problem
+from cnf_cli.training.stored_tours import Labelled
 from tests.unit.test_cheap_training import RUNTIME, CutOff, Cutter, metrics, recipe, trained
 
 

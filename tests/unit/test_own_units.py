@@ -13,12 +13,12 @@ from cnf_cli.errors import DataError
 from cnf_cli.formats import dataset, export
 from cnf_cli.formats.dataset import Block, Dataset
 from cnf_cli.formats.item import items_of
+from cnf_cli.pipeline.job import Artifact, Silent
+from cnf_cli.pipeline.runner import Runner
 from cnf_cli.recipe.load import finish
 from cnf_cli.recipe.sections import RuntimeSection
 from cnf_cli.stages import attack, evaluate, label, pretrain
 from cnf_cli.stages.data import drawn
-from cnf_cli.stages.job import Artifact, Silent
-from cnf_cli.stages.runner import Runner
 from cnf_cli.stages.solve import solve_files
 from cnf_cli.store import Manifest, Store
 from tests.unit.test_evaluate import policy

@@ -11,11 +11,11 @@ from matplotlib.collections import PathCollection
 
 from cnf_cli import plots
 from cnf_cli.formats import dataset
+from cnf_cli.pipeline.job import Artifact
 from cnf_cli.plots import ablation, attack, tours
 from cnf_cli.plots._gaps import Gap, Method
 from cnf_cli.plots._source import Ask, Sources, sources
 from cnf_cli.plots._style import MARKERS
-from cnf_cli.stages.job import Artifact
 from cnf_cli.store import Store, make_key
 from tests.unit import plot_kit
 from tests.unit.plot_kit import SQUARE

@@ -19,7 +19,7 @@ from cnf_cli.policies.pomo import Params, Policy
 from cnf_cli.policies.run import reinforce_loss
 from cnf_cli.problems.base import BaseProblem
 from cnf_cli.problems.instances import Instances
-from cnf_cli.stages.models import load_model, save_models
+from cnf_cli.training.stored_policies import load_model, save_models
 
 KEYS = ("pointer_bias", "glimpse_bias", "encoder_bias")
 ALL: dict[str, bool] = dict.fromkeys(KEYS, True)

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.optim import Adam
 
-from cnf_cli import stats
 from cnf_cli.attacks.gradient import Rolled
 from cnf_cli.defences import cnf
 from cnf_cli.defences.base import Clock, hardness
 from cnf_cli.defences.hac import Params, temperature, weights
 from cnf_cli.defences.router import Router
 from cnf_cli.defences.routing import STRATEGIES, Question
+from cnf_cli.evaluation import statistics as stats
 from cnf_cli.problems.instances import Instances
 from tests.unit.published_kit import (
     CAPACITY,

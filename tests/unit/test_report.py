@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from cnf_cli.evaluation.plan import FIXED
 from cnf_cli.plots._source import percent
 from cnf_cli.report.page import render
 from cnf_cli.report.story import Facts, Story, cast_of, tell
-from cnf_cli.stages.assemble import FIXED
 from tests.unit import report_kit
 from tests.unit.report_kit import UNIFORM, facts, row, rows
 

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from cnf_cli.cli.overview import Line, Overview, lines_of
 from cnf_cli.cli.visualize import evaluation_task
+from cnf_cli.pipeline.runner import Runner, Step
 from cnf_cli.recipe.load import load_recipe
-from cnf_cli.stages.runner import Runner, Step
 from cnf_cli.store import Store
 from tests.conftest import ROOT
 

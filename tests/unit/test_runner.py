@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from cnf_cli.errors import ArtifactError
+from cnf_cli.pipeline.runner import Runner
 from cnf_cli.pipeline.stage import Task
 from cnf_cli.stages import selftest_count, selftest_sum, table
-from cnf_cli.stages.runner import Runner
 from cnf_cli.stages.selftest_count import SelftestSection
 from cnf_cli.store import Store
 from tests.reliability.store_kit import age

@@ -14,7 +14,7 @@ import torch
 
 from cnf_cli.errors import RecipeError
 from cnf_cli.recipe.sections import RuntimeSection
-from cnf_cli.stages.setup import Setup, accelerated, network
+from cnf_cli.training.machine import Setup, accelerated, network
 from tests.conftest import ROOT
 from tests.helpers import environment
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cnf_cli.evaluation.statistics import gaps
 from cnf_cli.formats import sets, tsplib
 from cnf_cli.solvers import exact, run, scale
 from cnf_cli.solvers.base import Answer, Instance
@@ -17,7 +18,6 @@ from cnf_cli.solvers.descent import descend
 from cnf_cli.solvers.farthest import farthest_tours
 from cnf_cli.solvers.nearest import nearest_tour
 from cnf_cli.solvers.pool import solve_all
-from cnf_cli.stats import gaps
 
 
 def length(d: np.ndarray, tour: tuple[int, ...]) -> float:

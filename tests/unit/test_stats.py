@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cnf_cli import stats
-from cnf_cli.stages.verdicts import answers, verdict
+from cnf_cli.evaluation import statistics as stats
+from cnf_cli.evaluation.verdicts import answers, verdict
 
 scipy_stats = pytest.importorskip("scipy.stats")
 scipy_special = pytest.importorskip("scipy.special")

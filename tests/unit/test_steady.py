@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from cnf_cli.engine import native
+from cnf_cli.pipeline.runner import Runner
 from cnf_cli.recipe.load import finish
 from cnf_cli.recipe.sections import RuntimeSection
 from cnf_cli.stages import attack, data, pretrain, train_cnf
-from cnf_cli.stages.models import make_policy, make_problem
-from cnf_cli.stages.runner import Runner
-from cnf_cli.stages.setup import set_up
 from cnf_cli.store import Manifest, Store
+from cnf_cli.training.machine import set_up
+from cnf_cli.training.stored_policies import make_policy, make_problem
 
 RUN = {"instances": 48, "batch_size": 16, "epoch_instances": 48, "validation_count": 0}
 

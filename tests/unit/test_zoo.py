@@ -13,8 +13,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cnf_cli.errors import ArtifactError, CnfError
+from cnf_cli.evaluation import policy_choice as choice
 from cnf_cli.recipe import load_recipe
-from cnf_cli.stages import choice, zoo
+from cnf_cli.stages import zoo
 from cnf_cli.stages.zoo_pack import fixed_costs
 from cnf_cli.store import Store
 from cnf_cli.zoo import cards, pages, place
@@ -353,8 +354,8 @@ def test_evaluate_bench_takes_the_zoos_policy_beside_heuristics(tmp_path: Path) 
 def test_when_a_recipe_starts_from_the_zoo(tmp_path: Path) -> None:
     """A recipe that says how to pretrain does so; one that does not takes the zoo's, until its own is in the store."""
     from cnf_cli.cli.run_stage import recipe_for
+    from cnf_cli.pipeline.runner import Runner
     from cnf_cli.stages import pretrain
-    from cnf_cli.stages.runner import Runner
 
     store = Store(tmp_path / "s")
     small = ["policy.width=16", "policy.layers=1", "policy.heads=2", "policy.feed_forward=16"]

@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 
 from cnf_cli.errors import CheckFailed, RecipeError
 from cnf_cli.formats import checkpoint
+from cnf_cli.pipeline import provenance
+from cnf_cli.pipeline.runner import Runner
 from cnf_cli.recipe import load_recipe
-from cnf_cli.stages import pretrain, provenance, train_cnf, zoo, zoo_pack
-from cnf_cli.stages.runner import Runner
+from cnf_cli.stages import pretrain, train_cnf, zoo, zoo_pack
 from cnf_cli.store import Manifest, Store
 from cnf_cli.zoo import cards
 

@@ -11,15 +11,15 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from cnf_cli.errors import RecipeError
+from cnf_cli.evaluation.references import Ask, answers, instances_of
 from cnf_cli.formats.tours import split_routes
+from cnf_cli.pipeline import ranks
+from cnf_cli.pipeline.job import Job, Silent, derived_seed
 from cnf_cli.policies.imitate import closed_tours, depot_tours
 from cnf_cli.problems.base import BaseProblem
 from cnf_cli.problems.instances import Instances
 from cnf_cli.solvers.base import Answer, Failure, SolverError
 from cnf_cli.solvers.run import describe_choice, require
-from cnf_cli.stages import ranks
-from cnf_cli.stages.job import Job, Silent, derived_seed
-from cnf_cli.stages.reference import Ask, answers, instances_of
 
 LABELLERS = {"tsp": "elkai", "cvrp": "hgs"}
 """Solvers that need a few milliseconds and give the same tour every time."""

@@ -13,11 +13,11 @@ from torch import nn
 from cnf_cli import plugins
 from cnf_cli.errors import ArtifactError
 from cnf_cli.formats import checkpoint
+from cnf_cli.pipeline.job import Artifact
 from cnf_cli.policies.biased import Rates, biased
 from cnf_cli.problems.base import BaseProblem
 from cnf_cli.recipe.build import build_section
 from cnf_cli.recipe.sections import PolicySection, ProblemSection
-from cnf_cli.stages.job import Artifact
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cnf_cli.formats.dataset import Block
+from cnf_cli.pipeline.job import Job
 from cnf_cli.problems.validate import InvalidTour
 from cnf_cli.regular_files import add_line
 from cnf_cli.solvers.base import Answer, Failure, Instance
 from cnf_cli.solvers.pool import Executor, Outcome, solve_all
 from cnf_cli.solvers.run import params_of, solver
-from cnf_cli.stages.job import Job
 
 if TYPE_CHECKING:
     from torch import Tensor

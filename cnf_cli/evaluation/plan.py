@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from cnf_cli.evaluation.policy_choice import is_ensemble
 from cnf_cli.pipeline.stage import Task
 from cnf_cli.recipe import Recipe
 from cnf_cli.stages import attack, data, label, pretrain, train_cnf
-from cnf_cli.stages.choice import is_ensemble
 from cnf_cli.stages.evaluate import SetOf
 from cnf_cli.store import Manifest, Store
 

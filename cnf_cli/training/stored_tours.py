@@ -12,12 +12,12 @@ from torch import Tensor
 from cnf_cli.errors import DataError
 from cnf_cli.formats import dataset
 from cnf_cli.formats.tours import split_routes
+from cnf_cli.pipeline.job import Artifact, Job, derived_seed
 from cnf_cli.policies.imitate import closed_tours, depot_tours
 from cnf_cli.problems.base import BaseProblem
 from cnf_cli.problems.instances import Instances
 from cnf_cli.recipe.sections import PretrainSection
-from cnf_cli.stages.job import Artifact, Job, derived_seed
-from cnf_cli.stages.setup import Setup
+from cnf_cli.training.machine import Setup
 
 PREFIX = "labels-"
 """What a stage's inputs with labels are called, with their number."""

@@ -16,11 +16,11 @@ from torch.optim import Optimizer
 
 from cnf_cli.errors import ArtifactError
 from cnf_cli.formats import checkpoint
+from cnf_cli.pipeline import ranks
 from cnf_cli.regular_files import write_atomic
-from cnf_cli.stages import ranks
 
 if TYPE_CHECKING:
-    from cnf_cli.stages.setup import Setup
+    from cnf_cli.training.machine import Setup
 
 NEXT, NOW, BEFORE = "state-next.safetensors", "state.safetensors", "state-before.safetensors"
 DIARY = ("metrics.jsonl", "times.jsonl")

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from cnf_cli.errors import CheckFailed
+from cnf_cli.evaluation.protocol import ProtocolSection, SetEntry
+from cnf_cli.evaluation.references import instances_of
+from cnf_cli.evaluation.result_table import Column
 from cnf_cli.formats.dataset import ARRAYS, Array, Block, Dataset
+from cnf_cli.pipeline.work_files import write_atomic
 from cnf_cli.problems.validate import InvalidTour
-from cnf_cli.stages.files import write_atomic
-from cnf_cli.stages.protocol import ProtocolSection, SetEntry
-from cnf_cli.stages.reference import instances_of
-from cnf_cli.stages.rows import Column
 
 
 def judge(block: Block, tours: Array) -> Array:

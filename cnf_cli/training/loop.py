@@ -17,16 +17,16 @@ from torch.optim import Optimizer
 from cnf_cli import interrupt
 from cnf_cli.engine.base import Engine
 from cnf_cli.errors import MissingDependency
+from cnf_cli.pipeline import ranks
+from cnf_cli.pipeline.job import Job
+from cnf_cli.pipeline.work_files import Metrics
 from cnf_cli.policies.run import answer
 from cnf_cli.problems.base import BaseProblem
 from cnf_cli.problems.instances import Instances, concatenate
 from cnf_cli.problems.scaled import Scaled
 from cnf_cli.recipe.sections import PretrainSection, TrainSection
-from cnf_cli.stages import ranks
-from cnf_cli.stages.files import Metrics
-from cnf_cli.stages.job import Job
-from cnf_cli.stages.setup import Setup
-from cnf_cli.stages.state import Progress, load_state, save_state
+from cnf_cli.training.machine import Setup
+from cnf_cli.training.resume_state import Progress, load_state, save_state
 
 SAVE_EVERY_SECONDS = 60.0
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from cnf_cli import interrupt
 from cnf_cli.errors import ArtifactError
+from cnf_cli.pipeline import ranks
+from cnf_cli.pipeline.job import Artifact, Bars, Job, Silent
+from cnf_cli.pipeline.provenance import provenance
 from cnf_cli.pipeline.stage import Named, Task
+from cnf_cli.pipeline.turns import claim, kept
 from cnf_cli.recipe.sections import RuntimeSection
-from cnf_cli.stages import ranks
-from cnf_cli.stages.job import Artifact, Bars, Job, Silent
-from cnf_cli.stages.provenance import provenance
-from cnf_cli.stages.turns import claim, kept
 from cnf_cli.store import Input, Manifest, Store
 
 NEW = "not made yet"

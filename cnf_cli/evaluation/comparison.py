@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from cnf_cli.errors import RecipeError
+from cnf_cli.evaluation.answers import columns_of
+from cnf_cli.evaluation.protocol import Roll, SetEntry, unequal
+from cnf_cli.evaluation.result_table import Column, comparisons_of
 from cnf_cli.formats import dataset
 from cnf_cli.formats.dataset import Dataset
-from cnf_cli.stages.job import Artifact
-from cnf_cli.stages.per_instance import columns_of
-from cnf_cli.stages.protocol import Roll, SetEntry, unequal
-from cnf_cli.stages.rows import Column, comparisons_of
+from cnf_cli.pipeline.job import Artifact
 from cnf_cli.store import Manifest, Store
 
 

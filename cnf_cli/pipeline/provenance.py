@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import cnf_cli
-from cnf_cli.stages import ranks
+from cnf_cli.pipeline import ranks
 
 _PACKAGES = ("torch", "numpy", "h5py", "safetensors", "pydantic", "typer")
 

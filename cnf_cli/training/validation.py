@@ -10,16 +10,16 @@ import numpy as np
 import torch
 
 from cnf_cli import plugins
+from cnf_cli.evaluation.answers import first_of
+from cnf_cli.evaluation.references import reference_costs
 from cnf_cli.formats import dataset
+from cnf_cli.pipeline.job import Artifact, Job, derived_seed
 from cnf_cli.problems.base import BaseProblem
 from cnf_cli.recipe.sections import PretrainSection, TrainSection
 from cnf_cli.stages.attack import for_sets
 from cnf_cli.stages.attacked import attack_all
-from cnf_cli.stages.job import Artifact, Job, derived_seed
-from cnf_cli.stages.per_instance import first_of
-from cnf_cli.stages.reference import reference_costs
-from cnf_cli.stages.setup import Setup
-from cnf_cli.stages.training import Validation
+from cnf_cli.training.loop import Validation
+from cnf_cli.training.machine import Setup
 
 
 def validation_set(job: Job, problem: BaseProblem, section: PretrainSection | TrainSection) -> Validation | None:

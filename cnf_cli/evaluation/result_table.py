@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cnf_cli import stats
-from cnf_cli.stages.verdicts import Answer, answers, verdict
+from cnf_cli.evaluation import statistics as stats
+from cnf_cli.evaluation.verdicts import Answer, answers, verdict
 
 Array = NDArray[np.float64]
 _SAME = 1e-9

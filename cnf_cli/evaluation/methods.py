@@ -12,16 +12,16 @@ import torch
 
 from cnf_cli.engine.random import seeds_from
 from cnf_cli.errors import ArtifactError, CheckFailed, DataError
+from cnf_cli.evaluation.answers import columns_of, judge, kept_part, rows_of_block, save_part, stack
+from cnf_cli.evaluation.proofs import Proof, check_answers, reference_proof
+from cnf_cli.evaluation.protocol import ProtocolSection, SetEntry
+from cnf_cli.evaluation.result_table import Column
 from cnf_cli.formats import dataset
 from cnf_cli.formats.dataset import Array, Block, Dataset
+from cnf_cli.pipeline.job import Artifact, Job, derived_seed
 from cnf_cli.policies.run import answer
-from cnf_cli.stages.job import Artifact, Job, derived_seed
-from cnf_cli.stages.models import Ensemble, load_models
-from cnf_cli.stages.per_instance import columns_of, judge, kept_part, rows_of_block, save_part, stack
-from cnf_cli.stages.proofs import Proof, check_answers, reference_proof
-from cnf_cli.stages.protocol import ProtocolSection, SetEntry
-from cnf_cli.stages.rows import Column
-from cnf_cli.stages.setup import Setup, set_up
+from cnf_cli.training.machine import Setup, set_up
+from cnf_cli.training.stored_policies import Ensemble, load_models
 
 _WORK = 1_000_000
 """Instances times nodes squared between two savings of what was found."""

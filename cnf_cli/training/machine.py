@@ -16,10 +16,10 @@ from cnf_cli.engine import get_engine
 from cnf_cli.engine.base import Engine, Tables
 from cnf_cli.engine.native import instruction_sets
 from cnf_cli.errors import RecipeError
+from cnf_cli.pipeline import ranks
+from cnf_cli.pipeline.provenance import cpu_name
 from cnf_cli.problems.instances import Instances
 from cnf_cli.recipe.sections import RuntimeSection
-from cnf_cli.stages import ranks
-from cnf_cli.stages.provenance import cpu_name
 
 
 @dataclass(frozen=True)

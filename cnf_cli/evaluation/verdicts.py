@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cnf_cli.stats import ENOUGH, Array, holm, p_value, paired_t_test, student_quantile
+from cnf_cli.evaluation.statistics import ENOUGH, Array, holm, p_value, paired_t_test, student_quantile
 
 ALPHA = 0.05
 

@@ -61,8 +61,8 @@ def start_of(recipe: Recipe, store: Store) -> Choice | None:
 
     Its own is the one it says how to make (it has a [pretrain] or [policy] table), or that the store has already.
     """
+    from cnf_cli.pipeline.runner import Runner
     from cnf_cli.stages import pretrain
-    from cnf_cli.stages.runner import Runner
 
     made = pretrain.task(recipe)
     if {"pretrain", "policy"} & set(recipe.written) or Runner(store).plan(made)[-1].state == "hit":

@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from cnf_cli.errors import ArtifactError
-from cnf_cli.stages import ranks
-from cnf_cli.stages.state import BEFORE, NEXT, NOW, fill, load_sealed, save_sealed, set_aside
+from cnf_cli.pipeline import ranks
+from cnf_cli.training.resume_state import BEFORE, NEXT, NOW, fill, load_sealed, save_sealed, set_aside
 
 
 class Best:
