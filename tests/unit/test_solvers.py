@@ -120,7 +120,7 @@ def test_whole_numbers_stay_what_they_are() -> None:
 
 
 def test_default_solver_takes_the_best_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The order is fast_tsp/elkai, hgs/pyvrp, cpsat for small ATSP/elkai; our own descent when nothing is installed."""
+    """The order is fast_tsp/elkai, hgs/pyvrp, cpsat for small ATSP/elkai; our own search when nothing is installed."""
     there = {"fast_tsp", "elkai", "hgs", "pyvrp", "cpsat"}
     for kind in there:
         monkeypatch.setattr(type(run.solver(kind)), "available", lambda self, k=kind: "1" if k in there else None)
@@ -132,8 +132,8 @@ def test_default_solver_takes_the_best_installed(monkeypatch: pytest.MonkeyPatch
     there.remove("pyvrp")
     assert [("pip install" in run.describe_choice("descent", p)) for p in ("tsp", "cvrp")] == [False, True]
     there.clear()
-    assert {run.default_solver(p, 50) for p in ("tsp", "cvrp", "atsp")} == {"descent"}
-    assert "pip install" in run.describe_choice("descent", "tsp")
+    assert {run.default_solver(p, 50) for p in ("tsp", "cvrp", "atsp")} == {"ils"}
+    assert "pip install" in run.describe_choice("ils", "tsp")
 
 
 def mean_gap(shared: Path, file: str, reference: str, kind: str, count: int, **params: int) -> float:
