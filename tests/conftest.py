@@ -11,12 +11,14 @@ from pathlib import Path
 import jaxtyping
 import pytest
 
-if _built := os.environ.get("CNF_TEST_NATIVE"):  # `make sanitize`: the extension as it was built there
-    _spec = importlib.util.spec_from_file_location("cnf_cli.engine._native", _built)
-    assert _spec is not None
-    assert _spec.loader is not None
-    sys.modules[_spec.name] = importlib.util.module_from_spec(_spec)
-    _spec.loader.exec_module(sys.modules[_spec.name])
+if _built := os.environ.get("CNF_TEST_BUILT"):  # `make sanitize`: the extensions as they were built there
+    for _name in ("cnf_cli.engine._native", "cnf_cli.search._search"):
+        (_file,) = Path(_built).glob(_name.replace(".", "/") + "*.so")
+        _spec = importlib.util.spec_from_file_location(_name, _file)
+        assert _spec is not None
+        assert _spec.loader is not None
+        sys.modules[_name] = importlib.util.module_from_spec(_spec)
+        _spec.loader.exec_module(sys.modules[_name])
 
 # Declared tensor shapes are checked wherever tests run the code; users do not pay for it.
 _SHAPED = [f"cnf_cli.{name}" for name in ("problems", "engine", "policies", "attacks", "defences")]

@@ -1,4 +1,4 @@
-"""Calls of every kernel with anything: `python -m tests.reliability.kernel_fuzz 12000`, under `make sanitize` in full.
+"""Calls of every kernel and search with anything: `python -m tests.reliability.kernel_fuzz 12000`, under `make sanitize` in full.
 
 A call is made from sound arguments of which, half of the time, some are spoilt: NaN, infinities and huge numbers in any
 array, arrays of other sizes, counts at the ends of their type. It may refuse them or answer; an answer is checked.
@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import tests.conftest  # noqa: F401  takes the extension that `make sanitize` built
+import tests.conftest  # noqa: F401  takes the extensions that `make sanitize` built
 from cnf_cli.engine import native
+from tests.reliability.search_calls import SearchCalls
 
 REFUSALS = (ValueError, TypeError, MemoryError)
 """ValueError is what the kernels say, TypeError what the binding says of a shape or a number it cannot take."""
@@ -96,6 +97,9 @@ class Maker:
             tables["near"] = self.floats(b, n, n)
         if self.dice.random() < 0.3:
             tables |= {"space": self.floats(b, n, n).abs(), "fade": self.floats(heads)}
+        if self.dice.random() < 0.4:
+            nearest = torch.rand(b, n, n, generator=self.rng).argsort(-1).short()
+            tables |= {"nearest": nearest, "candidates": self.dice.choice([1, 2, 5, 8, n, 2 * n])}
         clip = self.dice.choice([10.0, 10.0, 50.0, 1.0])
         return {"tables": tables, "heads": heads, "clip": clip, **self.how()}, b, n, p
 
@@ -193,7 +197,8 @@ def check(call: Call) -> None:
 def fuzz(calls: int, seed: int) -> Counter[str]:
     """How many of each kernel's calls were answered and refused; anything else has raised or ended the process."""
     maker, count = Maker(seed), Counter[str]()
-    makers = (maker.rollout, maker.score, maker.layers, maker.mixed)
+    searches = SearchCalls(maker.dice, maker.rng)
+    makers = (maker.rollout, maker.score, maker.layers, maker.mixed, searches.tours, searches.routes)
     for _ in range(calls):
         kernel, call = maker.dice.choice(makers)()
         for _ in range(maker.dice.choice([0, 1, 1, 2])):

@@ -1,4 +1,4 @@
-"""Runs the engine's tests and the fuzz with a sanitized extension; `make sanitize` builds it and calls this."""
+"""Runs the engine's tests and the fuzz with sanitized extensions; `make sanitize` builds it and calls this."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 TESTS = ("tests/unit/test_engine_*.py", "tests/unit/test_load.py", "tests/unit/test_policy_distance.py")
+TESTS += ("tests/unit/test_search.py",)
 CALLS = 12000
 
 
@@ -20,10 +21,9 @@ def library(name: str) -> str:
 
 def main(unpacked: Path) -> int:
     """0 when no check of the sanitizers failed."""
-    (built,) = unpacked.glob("cnf_cli/engine/_native*.so")
     env = {
         **os.environ,
-        "CNF_TEST_NATIVE": str(built.resolve()),
+        "CNF_TEST_BUILT": str(unpacked.resolve()),
         "LD_PRELOAD": f"{library('libasan.so')} {library('libubsan.so')} {library('libstdc++.so')}",
         # Python and torch keep what they have at the end; allocations that are too large are an answer of the kernels.
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",

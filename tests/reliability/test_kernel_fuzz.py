@@ -16,6 +16,6 @@ def test_kernels_answer_or_refuse_whatever_they_are_given(seed: int) -> None:
     assert done.total() == 400
     assert {name for name, times in done.items() if times > 3} == {
         f"{kernel} {end}"
-        for kernel in ("rollout", "score", "layers", "layers_backward", "mixed")
+        for kernel in ("rollout", "score", "layers", "layers_backward", "mixed", "tours", "routes")
         for end in ("answered", "refused")
     }
