@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,11 +48,11 @@ class Tally:
 class Ground:
     """One store in its folder, and the commands that fill it."""
 
-    def __init__(self, root: Path, name: str, makes: int) -> None:
+    def __init__(self, root: Path, name: str, makes: int, only: Collection[str] = ()) -> None:
         self.root, self.store, self.temp = root, root / name, root / f"{name}-temp"
         self.temp.mkdir()
         self.mark = f"TMPDIR={self.temp}"
-        self.makes = [args for k in range(makes) for args in self._makes(k)]
+        self.makes = [args for k in range(makes) for args in self._makes(k) if not only or args[0] in only]
 
     def _makes(self, k: int) -> list[list[str]]:
         """Commands whose results do not depend on what else is in the store."""
@@ -172,10 +173,10 @@ def leftovers(ground: Ground) -> list[str]:
     return found + [str(path) for path in ground.store.rglob("*") if path.suffix in (".tmp", ".bad")]
 
 
-def run(seconds: float, seed: int, root: Path, makes: int = 2) -> Tally:
+def run(seconds: float, seed: int, root: Path, makes: int = 2, only: Collection[str] = ()) -> Tally:
     """The storm, the calm after it, and the comparison with a store in which every command ran alone."""
     rng, tally = random.Random(seed), Tally()
-    ground, alone = Ground(root, "store", makes), Ground(root, "alone", makes)
+    ground, alone = Ground(root, "store", makes, only), Ground(root, "alone", makes, only)
     with ThreadPoolExecutor(1) as beside:
         apart = beside.submit(alone.all_made)
         storm(ground, rng, tally, seconds)

@@ -1,4 +1,4 @@
-"""Calls of every kernel and search with anything: `python -m tests.reliability.kernel_fuzz 12000`, under `make sanitize` in full.
+"""Calls of kernels and searches with anything: `python -m tests.reliability.kernel_fuzz 12000`, as in `make sanitize`.
 
 A call is made from sound arguments of which, half of the time, some are spoilt: NaN, infinities and huge numbers in any
 array, arrays of other sizes, counts at the ends of their type. It may refuse them or answer; an answer is checked.

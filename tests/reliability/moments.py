@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -145,13 +146,13 @@ def one(ground: Ground, name: str, args: list[str], rng: random.Random, tally: T
     return True
 
 
-def run(moments: int, seed: int, root: Path, span: float = 9.0) -> Tally:
-    """So many signals, the commands in turn."""
+def run(moments: int, seed: int, root: Path, span: float = 9.0, only: Collection[str] = ()) -> Tally:
+    """So many signals, the commands in turn, all or only some."""
     rng, tally, ground = random.Random(seed), Tally(), Ground(root)
     done = number = 0
     while done < moments:
         number += 1
-        names = list(ground.commands(number))
+        names = [name for name in ground.commands(number) if not only or name in only]
         name = names[number % len(names)]
         done += one(ground, name, ground.commands(number)[name], rng, tally, span)
         print(f"{done} of {moments} moments, {len(tally.faults)} faults", *tally.faults[-1:], file=sys.stderr)

@@ -40,7 +40,7 @@ class Neighbours {
 // Nodes whose surroundings may hold a better move, first come, first served, each at most once.
 class Queue {
   public:
-    explicit Queue(int n) : ring(size_t(n)), waits(size_t(n), 0) {}
+    Queue(int n, const int *stopped) : ring(size_t(n)), waits(size_t(n), 0), stop(stopped) {}
     void push(int node) {
         if (waits[size_t(node)]) return;
         waits[size_t(node)] = 1;
@@ -48,7 +48,8 @@ class Queue {
         tail = tail + 1 == ring.size() ? 0 : tail + 1;
         ++held;
     }
-    bool empty() const { return held == 0; }
+    // Whether no node waits, or the search is to stop: what a large tour takes at first may be long.
+    bool done() const { return held == 0 || __atomic_load_n(stop, __ATOMIC_RELAXED); }
     int pop() {
         const int node = ring[head];
         head = head + 1 == ring.size() ? 0 : head + 1;
@@ -60,6 +61,7 @@ class Queue {
   private:
     std::vector<int32_t> ring;
     std::vector<char> waits;
+    const int *stop;
     size_t head = 0, tail = 0, held = 0;
 };
 

@@ -8,13 +8,13 @@ namespace cnf::search {
 // 2-opt and Or-opt, for distances that are the same both ways.
 class Symmetric {
   public:
-    Symmetric(const Matrix &distances, const Neighbours &neighbours, double smallest)
-        : d(distances), near(neighbours), queue(distances.n), least(smallest) {}
+    Symmetric(const Matrix &distances, const Neighbours &neighbours, double smallest, const int *stop)
+        : d(distances), near(neighbours), queue(distances.n, stop), least(smallest) {}
     void wake(int node) { queue.push(node); }
     // How much shorter the tour became.
     double run(Tour &tour) {
         double gained = 0;
-        while (!queue.empty()) {
+        while (!queue.done()) {
             const int node = queue.pop();
             for (double gain = better(tour, node); gain > 0; gain = better(tour, node)) gained += gain;
         }
@@ -77,12 +77,12 @@ class Symmetric {
 // Segment insertion, the one exchange of three edges that turns no path around, for distances that differ by direction.
 class Directed {
   public:
-    Directed(const Matrix &distances, const Neighbours &neighbours, double smallest)
-        : d(distances), near(neighbours), queue(distances.n), least(smallest) {}
+    Directed(const Matrix &distances, const Neighbours &neighbours, double smallest, const int *stop)
+        : d(distances), near(neighbours), queue(distances.n, stop), least(smallest) {}
     void wake(int node) { queue.push(node); }
     double run(Tour &tour) {
         double gained = 0;
-        while (!queue.empty()) {
+        while (!queue.done()) {
             const int node = queue.pop();
             for (double gain = better(tour, node); gain > 0; gain = better(tour, node)) gained += gain;
         }

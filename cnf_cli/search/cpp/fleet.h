@@ -101,7 +101,8 @@ class Fleet {
     double ruin(const Ruin &how, Draws &draws) {
         const double mean = double(d.n - 1) / double(routes.size());
         const double longest = std::min(how.longest, mean);
-        const int strings = int(1 + draws.unit() * std::max(0.0, 4 * how.removed / (1 + longest) - 1));
+        const double wanted = 1 + draws.unit() * std::max(0.0, 4 * how.removed / (1 + longest) - 1);
+        const int strings = int(std::min(double(d.n), wanted));  // there are no more routes than that
         const int seed = 1 + draws.below(d.n - 1);
         double change = 0;
         int ruined = 0;

@@ -76,10 +76,10 @@ static void tours(Array<const double, 3> distances, Array<int32_t, 2> order, Arr
         const Climb how{reach, heat};
         const Draws draws(seeds.data()[i]);
         if (symmetric(d)) {
-            Symmetric descent(d, neighbours, least);
+            Symmetric descent(d, neighbours, least, stop);
             made.data()[i] = climb(tour, descent, d, how, least, draws, budget);
         } else {
-            Directed descent(d, neighbours, least);
+            Directed descent(d, neighbours, least, stop);
             made.data()[i] = climb(tour, descent, d, how, least, draws, budget);
         }
         std::copy(tour.nodes().begin(), tour.nodes().end(), row);
@@ -92,7 +92,7 @@ static void routes(Array<const double, 3> distances, Array<const double, 2> dema
     const int b = int(distances.shape(0)), n = int(distances.shape(1)), room = int(walks.shape(1));
     require(int(distances.shape(2)) == n && int(demand.shape(0)) == b && int(demand.shape(1)) == n, "shapes differ");
     require(int(limit.shape(0)) == b && int(walks.shape(0)) == b && int(seeds.shape(0)) == b && int(made.shape(0)) == b, "shapes differ");
-    require(n >= 2 && room >= 2 * n, "there is no room for every customer in a route of its own");
+    require(n >= 2 && room / 2 >= n, "there is no room for every customer in a route of its own");
     require(removed > 0 && longest >= 1 && hot > 0 && cold > 0 && threads >= 1 && (rounds > 0 || seconds > 0), "a setting is out of range");
     require_distances(distances.data(), distances.size());
     for (int i = 0; i < b; ++i) {
