@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cnf_cli.cli.progress import describe, duration
+from cnf_cli.cli.progress import describe
+from cnf_cli.pipeline.forecast import duration
 from cnf_cli.pipeline.job import Bar
 from cnf_cli.pipeline.runner import Step
 from cnf_cli.pipeline.stage import Task

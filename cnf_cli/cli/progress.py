@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from cnf_cli.pipeline.forecast import duration
 from cnf_cli.pipeline.job import Bar, Bars, Silent
 from cnf_cli.terminal import printable
 
@@ -31,15 +32,6 @@ def describe(shown: dict[str, float | str]) -> str:
     """The latest values, short."""
     names = {k: k.replace("_percent", " %").replace("_", " ") for k in shown}
     return "  ".join(f"{names[k]} {v:.4g}" if isinstance(v, float) else f"{names[k]} {v}" for k, v in shown.items())
-
-
-def duration(seconds: float) -> str:
-    """Seconds as a person says them: 42s, 3m20s, 2h05m, 3d04h."""
-    whole = round(max(0.0, seconds))
-    for size, unit, smaller, small_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
-        if whole >= size:
-            return f"{whole // size}{unit}{whole % size // smaller:02d}{small_unit}"
-    return f"{whole}s"
 
 
 class Lines:

@@ -18,6 +18,7 @@ from cnf_cli import interrupt
 from cnf_cli.engine.base import Engine
 from cnf_cli.errors import MissingDependency
 from cnf_cli.pipeline import ranks
+from cnf_cli.pipeline.forecast import Forecast
 from cnf_cli.pipeline.job import Job
 from cnf_cli.pipeline.work_files import Metrics
 from cnf_cli.policies.run import answer
@@ -195,6 +196,7 @@ class Loop:
         diary = Diary(self.job, at)
         with interrupt.polite(), self.job.bars.bar(what, total, "instances", at.instances) as bar:
             began = _clocks()
+            forecast = Forecast(self.job.bars.say, self._shorter())
             while at.instances < total:
                 size = min(self.section.batch_size, total - at.instances)
                 numbers = update(at, size)
@@ -204,6 +206,7 @@ class Loop:
                 now = _clocks()
                 at.seconds, at.cpu_seconds = at.seconds + now[0] - began[0], at.cpu_seconds + now[1] - began[1]
                 began = now
+                forecast.step(size, total - at.instances)
                 bar.advance(size, **{name: numbers[name] for name in self.shown if name in numbers})
                 if at.instances >= total or at.instances // every > epoch:
                     values, beside = validate(at)
@@ -213,6 +216,10 @@ class Loop:
                 self._save(at)
         diary.close()
         return at
+
+    def _shorter(self) -> str:
+        table = "pretrain" if isinstance(self.section, PretrainSection) else "train"
+        return f"`--set {table}.instances=100_000` is shorter, and `cnf zoo ls` lists policies that are trained"
 
     def _save(self, at: Progress) -> None:
         """The state is on disk once a minute, at the end, and before a polite stop."""
