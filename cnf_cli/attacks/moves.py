@@ -15,7 +15,7 @@ from cnf_cli.problems.instances import Instances
 from cnf_cli.problems.load import whole_units
 
 MOST_DEMAND = 9
-"""Demands are whole units in 1..9, as the generator draws them."""
+"""Demands are whole units in 1..9, as the generator draws them, or up to an instance's own largest above that."""
 _REACH = 1.25
 """A bounded attack can walk this many radii in all its steps together, so that it reaches the edge and turns back."""
 _HUGE = 1e18
@@ -43,7 +43,7 @@ class Free:
         for field, mask in self.problem.masks(now, self.names).items():
             change = _over_nodes(step, gradient[field]) * gradient[field] * _like(mask, gradient[field])
             raw = raw.with_(**{field: getattr(now, field) + change.clamp(-_HUGE, _HUGE)})
-        done = self.problem.project(raw, self.names, self.how, self.demand_rule)
+        done = self.problem.project(raw, self.names, self.how, self.demand_rule, was=now)
         done = done if self.repair is None else self.repair(done)
         if done.demand is not None and "demand" in self.names:
             # The paper's formula gives 0 to the smallest demand, which its own domain 1..9 excludes.
@@ -59,10 +59,12 @@ class Bounded:
     def __init__(self, problem: Any, clean: Instances, names: Sequence[str], budget: Any, steps: int) -> None:
         self.clean, self.budget, self.masks = clean, budget, problem.masks(clean, names)
         self.radius = budget.radius or 2**0.5
-        self.most_units = budget.demand or MOST_DEMAND - 1
+        self.most_units: int | Tensor = budget.demand
         self.share = min(1.0, _REACH / steps)
         """How much of the radius one step covers."""
         self.units = units_of(clean) if "demand" in self.masks else None
+        if self.units is not None and not budget.demand:
+            self.most_units = largest(clean) - 1
         self.heat = torch.zeros(len(clean), clean.nodes, device=clean.device)
         """Gradient norms summed over the steps: the nodes that matter most."""
 
@@ -111,7 +113,9 @@ def place(
     return torch.where(may[..., None], inside, clean.xy)
 
 
-def load(clean: Instances, units: Float[Tensor, "b n"], may: Bool[Tensor, "b n"], most: int) -> Float[Tensor, "b n"]:
+def load(
+    clean: Instances, units: Float[Tensor, "b n"], may: Bool[Tensor, "b n"], most: int | Tensor
+) -> Float[Tensor, "b n"]:
     """Demands as shares of the capacity: whole units near the clean ones where they may change, else the clean ones."""
     assert clean.demand is not None
     assert clean.capacity is not None
@@ -128,11 +132,16 @@ def units_of(clean: Instances) -> Float[Tensor, "b n"]:
     return whole_units(clean.demand, clean.capacity)[0].to(clean.demand.dtype)
 
 
-def near_units(units: Float[Tensor, "b n"], clean: Instances, most: int) -> Float[Tensor, "b n"]:
-    """Units at most `most` from the clean ones and in 1..min(9, capacity), or no farther outside than those."""
+def largest(clean: Instances) -> Float[Tensor, "b 1"]:
+    """The most units that an attack may give one customer, but for the capacity: 9, or what one has already."""
+    return units_of(clean).amax(-1, keepdim=True).clamp(min=MOST_DEMAND)
+
+
+def near_units(units: Float[Tensor, "b n"], clean: Instances, most: int | Tensor) -> Float[Tensor, "b n"]:
+    """Units at most `most` from the clean ones and in 1..min(`largest`, capacity), or no farther outside than those."""
     assert clean.capacity is not None
     was = units_of(clean)
-    top = torch.maximum(was, clean.capacity.floor().clamp(max=MOST_DEMAND)[:, None])
+    top = torch.maximum(was, torch.minimum(clean.capacity.floor()[:, None], largest(clean)))
     low = torch.maximum(was - most, was.clamp(max=1))
     return torch.minimum(torch.maximum(units, low), torch.minimum(was + most, top))
 

@@ -123,6 +123,11 @@ def in_unit_square(*maps: Any) -> bool:
     return all(xy.min() >= 0 and xy.max() <= 1 for xy in maps)
 
 
+def unit_of(*maps: Any, rule: str = "euclid") -> str:
+    """What coordinates are given in: generated maps fill the unit square and round nothing, others are a user's."""
+    return "map widths" if rule == "euclid" and in_unit_square(*maps) else "file's units"
+
+
 def at_least(ax: Axes, span: float = 0.1) -> None:
     """The y axis spans so much: gaps that differ by rounding alone are drawn as equal."""
     low, high = ax.get_ylim()

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from cnf_cli.formats.dataset import Block
 from cnf_cli.plots._source import Array, Ask, NothingToDraw, Source, Sources, instance_name
-from cnf_cli.plots._style import COLOURS, GREY, INK, around, dots, grid, in_unit_square, on_map, on_matrix
+from cnf_cli.plots._style import COLOURS, GREY, INK, around, dots, grid, on_map, on_matrix, unit_of
 
 READS = ("attack",)
 FACTS: tuple[str, ...] = ()
@@ -26,7 +26,7 @@ class Pair:
 
     name: str
     moved: float
-    """Mean move of a node, in map widths."""
+    """Mean move of a node in map widths, as the attack recorded it; of a matrix the mean change of an entry."""
     clean: Array
     adversarial: Array
     """Coordinates (n, 2), or cost matrices (n, n)."""
@@ -54,7 +54,10 @@ def _pairs(source: Source, shares: Sequence[float]) -> list[Pair]:
     every = [(block, i) for block in source.data.blocks for i in range(len(block))]
     before, after = zip(*(_states(source, block, i) for block, i in every), strict=True)
     is_map = every[0][0].matrix is None
-    moved = np.array([_moved(a, b) if is_map else np.abs(b - a).mean() for a, b in zip(before, after, strict=True)])
+    if is_map:
+        moved = np.array([block.extra["moved_mean"][i] for block, i in every])
+    else:
+        moved = np.array([np.abs(b - a).mean() for a, b in zip(before, after, strict=True)])
     order = np.argsort(moved, kind="stable")
     width = max(1, len(order) // len(shares))
     out: dict[int, Pair] = {}
@@ -75,12 +78,6 @@ def _states(source: Source, block: Block, i: int) -> tuple[Array, Array]:
     if before is None or after is None:
         raise NothingToDraw(f"artifact {source.key[:12]} does not keep the clean instances")
     return before[i], after[i]
-
-
-def _moved(before: Array, after: Array) -> float:
-    """Mean move of a node in widths of the clean map: the unit square's, or what the user's own map spans."""
-    width = 1.0 if in_unit_square(before) else float(np.ptp(before, axis=0).max())
-    return float(np.sqrt(((after - before) ** 2).sum(-1)).mean()) / max(1e-12, width)
 
 
 def _demands(
@@ -121,7 +118,7 @@ def draw(pairs: Sequence[Pair]) -> Figure:
         if pair.is_map:
             _map(axes[row][0], pair, 0)
             _map(axes[row][1], pair, 1)
-            unit = "map widths" if in_unit_square(pair.clean, pair.adversarial) else "file's units"
+            unit = unit_of(pair.clean, pair.adversarial)
             for column in (0, 1):
                 # Maps of other extent have other numbers at their axes, which then stand at every row.
                 on_map(axes[row][column], unit, left=column == 0, bottom=last or unit != "map widths")

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from cnf_cli.plots._source import Array, Ask, NothingToDraw, Source, Sources
-from cnf_cli.plots._style import COLOURS, INK, SEQUENTIAL, dots, grid, on_map
+from cnf_cli.plots._style import COLOURS, INK, SEQUENTIAL, around, dots, grid, on_map, unit_of
 
 READS = ("data", "imported", "attack")
 FACTS: tuple[str, ...] = ()
@@ -24,10 +24,11 @@ class Drawn:
     name: str
     count: int
     examples: tuple[Array, ...]
-    """(n, 2) each, scaled to the unit square."""
+    """(n, 2) each, in the units that are given."""
     density: Array
     """(cells, cells), [y, x], relative to nodes spread evenly."""
     depot: bool
+    unit: str = "map widths"
 
 
 def collect(found: Sources, ask: Ask) -> list[Drawn]:
@@ -41,15 +42,15 @@ def collect(found: Sources, ask: Ask) -> list[Drawn]:
 
 
 def _drawn(source: Source) -> Drawn:
-    maps: list[Array] = []
-    for block in source.data.blocks:
-        if block.xy is not None:
-            maps += [_unit(xy) for xy in block.xy]
-    every = np.concatenate(maps)
+    blocks = [block for block in source.data.blocks if block.xy is not None]
+    maps = [xy for block in blocks for xy in np.asarray(block.xy)]
+    every = np.concatenate([_unit(xy) for xy in maps])
     density, _, _ = np.histogram2d(every[:, 0], every[:, 1], bins=_CELLS, range=[[0, 1], [0, 1]])
     relative = density.T / max(1e-12, density.mean())
     depot = source.data.blocks[0].demand is not None
-    return Drawn(_name(source), len(maps), tuple(maps[:_EXAMPLES]), relative, depot)
+    units = {unit_of(np.asarray(block.xy).reshape(-1, 2), rule=block.rule) for block in blocks}
+    unit = units.pop() if len(units) == 1 else "file's units"
+    return Drawn(_name(source), len(maps), tuple(maps[:_EXAMPLES]), relative, depot, unit)
 
 
 def _unit(xy: Array) -> Array:
@@ -85,7 +86,9 @@ def draw(data: Sequence[Drawn]) -> Figure:
     figure, axes = grid(len(data), _EXAMPLES + 1, 2.9, 2.9)
     high = min(8.0, max(2.0, *(float(one.density.max()) for one in data)))
     for row, one in enumerate(data):
-        last = row == len(data) - 1
+        own = one.unit != "map widths"
+        # Maps of other extent have other numbers at their axes, which then stand at every row.
+        last = row == len(data) - 1 or own
         for column in range(_EXAMPLES):
             ax = axes[row][column]
             if column >= len(one.examples):
@@ -95,12 +98,11 @@ def draw(data: Sequence[Drawn]) -> Figure:
             dots(ax, xy, s=float(np.clip(1500 / len(xy), 6, 28)), color=COLOURS[0], edgecolors="white", linewidths=0.4)
             if one.depot:
                 dots(ax, xy[:1], s=70, marker="s", color=INK, edgecolors="white", zorder=4)
-            on_map(ax, "map widths", left=column == 0, bottom=last)
-            ax.set_xlim(-0.04, 1.04)
-            ax.set_ylim(-0.04, 1.04)
+            on_map(ax, one.unit, left=column == 0 or own, bottom=last)
+            around(ax, xy)
         ax = axes[row][_EXAMPLES]
         shown = ax.imshow(one.density, origin="lower", extent=(0, 1, 0, 1), cmap=SEQUENTIAL, vmin=0, vmax=high)
-        on_map(ax, "map widths", left=False, bottom=last)
+        on_map(ax, "share of each map" if own else one.unit, left=own, bottom=last)
         ax.set_xticks([0, 0.5, 1])
         ax.set_title(f"all {one.count} instances")
         axes[row][0].set_title(one.name)

@@ -34,9 +34,9 @@ from cnf_cli.plots._style import (
     dash,
     dots,
     grid,
-    in_unit_square,
     on_map,
     on_matrix,
+    unit_of,
 )
 
 READS = ("evaluate", "label")
@@ -101,8 +101,7 @@ def _scene(found: Measured, block: Block, i: int, row: int) -> Scene:
 
 
 def _with(block: Block, i: int, name: str, panels: Sequence[Panel]) -> Scene:
-    generated = block.rule == "euclid" and block.xy is not None and in_unit_square(block.xy[i])
-    unit = "map widths" if generated else "file's units"
+    unit = "file's units" if block.xy is None else unit_of(block.xy[i], rule=block.rule)
     demand = None if block.demand is None else block.demand[i]
     matrix = None if block.matrix is None else block.matrix[i]
     return Scene(name, tuple(panels), None if block.xy is None else block.xy[i], demand, matrix, unit)

@@ -96,7 +96,13 @@ class Problem(BaseProblem):
         return copies.with_(seed=copies.seed + copy * _ODD)
 
     def project(
-        self, inst: Instances, names: Sequence[str], how: How = "minmax", demand: DemandRule = "released"
+        self,
+        inst: Instances,
+        names: Sequence[str],
+        how: How = "minmax",
+        demand: DemandRule = "released",
+        *,
+        was: Instances | None = None,
     ) -> Instances:
         """Costs in [0, 1] again: all of an instance's stretched together, only if some left it, clipped, or left."""
         if how == "none" or not self.masks(inst, names):

@@ -83,9 +83,18 @@ class BaseProblem(ABC):
         return inst.repeat_interleave(k).with_(xy=copies.flatten(0, 1))
 
     def project(
-        self, inst: Instances, names: Sequence[str], how: How = "minmax", demand: DemandRule = "released"
+        self,
+        inst: Instances,
+        names: Sequence[str],
+        how: How = "minmax",
+        demand: DemandRule = "released",
+        *,
+        was: Instances | None = None,
     ) -> Instances:
-        """`inst` with the attributes `names` back in their domain; those moved together are stretched together."""
+        """`inst` with the attributes `names` back in their domain; those moved together are stretched together.
+
+        `was`: the instances before their last step; what a user's own has already is in its domain too.
+        """
         masks = self.masks(inst, names)
         if "xy" in masks and inst.xy is not None:
             inst = inst.with_(xy=project(inst.xy, how, masks["xy"]))

@@ -14,6 +14,7 @@ from torch import Tensor
 from cnf_cli.problems import sampling, varied
 from cnf_cli.problems.base import BaseProblem
 from cnf_cli.problems.instances import Instances
+from cnf_cli.problems.load import whole_units
 from cnf_cli.problems.project import DemandRule, How, project_demand
 from cnf_cli.recipe.sections import ProblemSection
 
@@ -99,12 +100,24 @@ class Problem(BaseProblem):
         return fields
 
     def project(
-        self, inst: Instances, names: Sequence[str], how: How = "minmax", demand: DemandRule = "released"
+        self,
+        inst: Instances,
+        names: Sequence[str],
+        how: How = "minmax",
+        demand: DemandRule = "released",
+        *,
+        was: Instances | None = None,
     ) -> Instances:
-        """Moved coordinates inside the unit square, moved demands whole units within the capacity."""
+        """Moved coordinates inside the unit square, moved demands whole units within the capacity.
+
+        No demand is larger than those that are drawn, or than the largest of `was`.
+        """
         masks = self.masks(inst, names)
         if "demand" in masks and inst.demand is not None and inst.capacity is not None:
-            largest = varied.LARGEST if self.params.demands == "varied" else self.params.demand_max
+            drawn = varied.LARGEST if self.params.demands == "varied" else self.params.demand_max
+            largest = torch.full_like(inst.capacity, drawn)
+            if was is not None and was.demand is not None and was.capacity is not None:
+                largest = torch.maximum(largest, whole_units(was.demand, was.capacity)[0].amax(-1).to(largest.dtype))
             units = project_demand(inst.demand, inst.capacity, masks["demand"], demand, largest)
             inst = inst.with_(demand=units)
-        return super().project(inst, names, how, demand)
+        return super().project(inst, names, how, demand, was=was)

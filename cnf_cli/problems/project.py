@@ -38,22 +38,23 @@ def project_demand(
     capacity: Float[Tensor, " b"],
     moved: Bool[Tensor, "b n"],
     rule: DemandRule = "released",
-    largest: int = 9,
+    largest: Float[Tensor, " b"] | int = 9,
 ) -> Float[Tensor, "b n"]:
     """Moved demands are whole units again, none above `largest` or the capacity, as shares of the capacity.
 
     They are first stretched to u in [0, 1] per instance. released: ceil(largest u), at least 1, as in the published
     code; paper: ceil((largest - 1) u), which is 0 at the smallest. Demands that are all equal stay as they are.
     """
-    limit = capacity[:, None].floor().clamp(max=largest)
-    share = (demand * capacity[:, None] / largest).clamp(0, 1)
+    most = (torch.zeros_like(capacity) + largest)[:, None]
+    limit = torch.minimum(capacity[:, None].floor(), most)
+    share = (demand * capacity[:, None] / most).clamp(0, 1)
     # The float32 noise of a whole number of units must not lift it to the next.
     u = _minmax(demand, moved, share - 1e-6)
     if rule == "released":
-        units = torch.ceil(largest * u).clamp(1, largest)
+        units = torch.minimum(torch.ceil(most * u).clamp(min=1), most)
     else:
         flat = _extent(demand, moved) == 0
-        units = torch.ceil(torch.where(flat, largest * u, (largest - 1) * u)).clamp(0, largest)
+        units = torch.minimum(torch.ceil(torch.where(flat, most * u, (most - 1) * u)).clamp(min=0), most)
     return torch.where(moved, torch.minimum(units, limit) / capacity[:, None], demand)
 
 

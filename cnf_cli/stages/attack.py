@@ -30,9 +30,10 @@ OPTIMUM_ROWS = 100
 class AttackSetSection(Section):
     """Which models are attacked, and how many instances are kept."""
 
-    added: ClassVar[tuple[str, ...]] = ("own_units",)
+    added: ClassVar[tuple[str, ...]] = ("own_units", "own_demands")
     white_box: bool = Field(False, description="attack every model, then draw `count` of the M x count instances")
     own_units: bool = Field(False, description="the clean instances are a user's: all sizes, scaled and scaled back")
+    own_demands: bool = Field(False, description="demands may be as large as the instance's own, where that is above 9")
 
 
 def task(
@@ -54,11 +55,22 @@ def task(
     sections = {
         "problem": recipe.problem,
         "attack": attack,
-        "set": AttackSetSection(white_box=white_box, own_units=own_units),
+        "set": AttackSetSection(
+            white_box=white_box, own_units=own_units, own_demands=_own_demands(recipe, own_units=own_units)
+        ),
     }
     name = "white-box" if white_box else "attack"
     command = f"cnf attack {recipe.source}" + (" --white-box" if white_box else "")
     return Task(STAGE, sections, {"policy": policy, "clean": clean}, alias=f"{recipe.name}/{name}", command=command)
+
+
+def _own_demands(recipe: Recipe, *, own_units: bool) -> bool:
+    """Whether demands above 9 may be attacked; what was made of such data before kept all that rose to 9."""
+    budget, names = getattr(recipe.attack, "budget", None), getattr(recipe.attack, "attributes", ())
+    changes = (budget is not None and budget.demand) or "demand" in names
+    changes = changes or (getattr(recipe.attack, "mode", "") == "paper" and not names)
+    drawn = getattr(recipe.problem, "demand_max", 0) > 9 or getattr(recipe.problem, "demands", "") == "varied"
+    return bool(changes) and hasattr(recipe.problem, "demand_max") and (own_units or drawn)
 
 
 def for_sets(section: AttackSection) -> AttackSection:

@@ -137,6 +137,34 @@ def test_demands_come_back_in_their_units(tmp_path: Path) -> None:
     assert np.array_equal(moved.capacity, np.full(2, 25.0))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"budget": {"demand": 20}},
+        {"attributes": ["demand"], "budget": {"radius": 0.1}},
+        {"attributes": ["demand"], "mode": "paper"},
+        {"attributes": ["demand"], "mode": "released"},
+        {"kind": "noise", "budget": {"demand": 20}},
+    ],
+    ids=lambda keys: " ".join(f"{k}={v}" for k, v in keys.items()),
+)
+def test_demands_reach_as_far_as_the_instances_own(tmp_path: Path, keys: dict[str, Any]) -> None:
+    """Demands of tens stay of that size: some rise above 9, none above the instance's largest or its capacity."""
+    rng = np.random.default_rng(2)
+    demand = np.concatenate([np.zeros((3, 1)), rng.integers(2, 60, (3, 8))], 1)
+    demand[:, 1], demand[2, 1] = 60, 70
+    block = Block(xy=rng.uniform(0, 500, (3, 9, 2)), demand=demand, capacity=np.array([100.0, 60, 75]), rule="euc_2d")
+    hard, _ = attacked(tmp_path, Dataset("cvrp", (block,)), **keys)
+    moved = hard.blocks[0]
+    assert moved.demand is not None
+    assert np.array_equal(moved.demand, moved.demand.round())
+    assert ((moved.demand > demand) & (moved.demand > 9)).any()
+    assert (moved.demand[:, 1:] >= 1).all()
+    assert (moved.demand.max(1) <= demand.max(1)).all()
+    if most := keys.get("budget", {}).get("demand"):
+        assert np.abs(moved.demand - demand).max() <= most
+
+
 def test_matrices_come_back_in_their_units(tmp_path: Path) -> None:
     """ATSP costs of thousands stay of that size, and what stands on the diagonal stays there."""
     rng = np.random.default_rng(2)

@@ -12,7 +12,7 @@ from matplotlib.collections import PathCollection
 from cnf_cli import plots
 from cnf_cli.formats import dataset
 from cnf_cli.pipeline.job import Artifact
-from cnf_cli.plots import ablation, attack, tours
+from cnf_cli.plots import ablation, attack, distributions, tours
 from cnf_cli.plots._gaps import Gap, Method
 from cnf_cli.plots._source import Ask, Sources, sources
 from cnf_cli.plots._style import MARKERS
@@ -29,10 +29,12 @@ def own_map(width: float, height: float, at: tuple[float, float] = (500_000.0, 5
 
 def own_attack(tmp_path: Path, count: int) -> Sources:
     """What an attack on `count` maps of a user's own made of them: every node moved by a tenth of the map."""
+    # As an attack records it, whose map is the policy's: not what the places above would give.
+    told = {"moved_mean": np.full(count, 0.125, "f4")}
     tmp_path.mkdir(exist_ok=True)
     xy = np.stack([own_map(9000, 3000) for _ in range(count)])
     names = tuple(f"stops{k}" for k in range(count))
-    block = dataset.Block(xy=xy + 500, names=names, extra={"clean_xy": xy})
+    block = dataset.Block(xy=xy + 500, names=names, extra={"clean_xy": xy, **told})
     dataset.save(tmp_path / "data.h5", dataset.Dataset("tsp", (block,)))
     store = Store(tmp_path / "s")
     sections = {"attack": {"kind": "noise"}}
@@ -46,8 +48,7 @@ def test_attack_on_own_maps_is_seen_whole_and_once(tmp_path: Path) -> None:
     """Every stop lies inside the axes, both maps have one scale, and one instance is one row, whatever was asked."""
     (pair,) = attack.collect(own_attack(tmp_path, 1), Ask(count=4))
     assert pair.name == "noise attack, stops0"
-    spread = np.ptp(pair.clean, axis=0).max()
-    assert pair.moved == pytest.approx(500 * 2**0.5 / spread)
+    assert pair.moved == 0.125
     figure = attack.draw([pair])
     clean, hard = figure.axes
     assert (clean.get_xlim(), clean.get_ylim()) == (hard.get_xlim(), hard.get_ylim())
@@ -66,6 +67,17 @@ def test_tours_of_own_maps_have_the_files_units() -> None:
     for xy, unit in ((degrees, "file's units"), (SQUARE, "map widths")):
         block = dataset.Block(xy=xy[None], names=("a",), cost=np.array([1.0]))
         assert tours._with(block, 0, "a", []).unit == unit
+
+
+def test_distributions_of_own_maps_have_the_files_units(tmp_path: Path) -> None:
+    """Examples stand in the coordinates that were given, their density in shares of each map; no map width is named."""
+    (drawn,) = distributions.collect(own_attack(tmp_path, 2), Ask())
+    first, second, density, _ = distributions.draw([drawn]).axes
+    for ax, xy in zip((first, second), drawn.examples, strict=True):
+        assert xy.min() > 400_000
+        assert ((xy > [ax.get_xlim()[0], ax.get_ylim()[0]]) & (xy < [ax.get_xlim()[1], ax.get_ylim()[1]])).all()
+        assert (ax.get_xlabel(), ax.get_ylabel()) == ("x (file's units)", "y (file's units)")
+    assert density.get_xlabel() == "x (share of each map)"
 
 
 def test_equal_routes_have_equal_colours() -> None:
