@@ -28,9 +28,10 @@ def take_in(ctx: Context, text: str, first: int = 0) -> Manifest:
     from cnf_cli.cli.run_stage import Launch
     from cnf_cli.cli.stage_commands import artifact
     from cnf_cli.errors import ArtifactError
+    from cnf_cli.formats import dataset
     from cnf_cli.recipe.sections import RuntimeSection
     from cnf_cli.stages import first as cut
-    from cnf_cli.stages import imported
+    from cnf_cli.stages import imported, known
 
     runner = Launch(ctx, RuntimeSection()).runner()
     manifest = runner.run(imported.task([Path(text)])) if Path(text).exists() else artifact(ctx, text)
@@ -38,6 +39,9 @@ def take_in(ctx: Context, text: str, first: int = 0) -> Manifest:
     if "data.h5" not in manifest.outputs:
         hint = "`cnf data generate` and `cnf import` make data sets; policies go with --with."
         raise ArtifactError(f"{text} ({manifest.stage} {manifest.key[:12]}) is not a data set", hint=hint)
+    if manifest.stage == imported.STAGE.name:
+        more = known.task(manifest, dataset.load(ctx.store.open(manifest.key, "data.h5")))
+        manifest = runner.run(more) if more else manifest
     return runner.run(cut.task(manifest, first)) if first else manifest
 
 

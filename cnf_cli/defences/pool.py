@@ -63,6 +63,7 @@ def make_pool(
         kind.append(torch.full((b,), GLOBAL, device=device))
         maker.append(row.new_full((b,), -1))
         if copy_global and known is not None and one_step(attack):
+            # Of equals the first, whatever `train.ties` says: a copy is the very row that the attack would make.
             copied = b + known.argmin(1) * b + row
             parts.append(concatenate(parts)[copied])
             source.append(copied)

@@ -95,7 +95,7 @@ def policy_name(store: Store, manifest: Manifest) -> str:
 
 def set_name(store: Store, manifest: Manifest) -> str:
     """What a data artifact is called in tables."""
-    if manifest.stage in ("label", "first") and "data" in manifest.inputs:
+    if manifest.stage in ("label", "first", "known") and "data" in manifest.inputs:
         source = store.read(manifest.inputs["data"].key)
         name = set_name(store, source) if source else manifest.key[:8]
         return f"{name}, first {manifest.checks['count']}" if manifest.stage == "first" else name

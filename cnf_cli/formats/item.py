@@ -102,9 +102,18 @@ def collect(items: Sequence[Item], *, solver: str = "", attrs: dict[str, Attr] |
         )
     groups: defaultdict[tuple[int, str, bool, bool], list[Item]] = defaultdict(list)
     for item in items:
-        groups[item.nodes, item.rule, item.xy is not None, item.matrix is not None].append(item)
+        groups[_group(item)].append(item)
     blocks = tuple(_block(groups[key]) for key in sorted(groups))
     return Dataset(problem=problems[0], blocks=blocks, solver=solver, attrs=attrs or {})
+
+
+def places(items: Sequence[Item]) -> list[int]:
+    """Which of `items` stands at each place of what `collect` makes of them."""
+    return sorted(range(len(items)), key=lambda k: _group(items[k]))
+
+
+def _group(item: Item) -> tuple[int, str, bool, bool]:
+    return item.nodes, item.rule, item.xy is not None, item.matrix is not None
 
 
 def _block(items: list[Item]) -> Block:

@@ -12,7 +12,7 @@ import numpy as np
 from cnf_cli.errors import DataError
 from cnf_cli.formats import csv, dataset, legacy, sets, tours, tsplib
 from cnf_cli.formats.dataset import Attr, Block, Dataset
-from cnf_cli.formats.item import LARGEST, Item, collect, items_of
+from cnf_cli.formats.item import LARGEST, Item, collect, items_of, places
 from cnf_cli.formats.sniff import refuse, sniff
 
 MAX_FILES = 100_000
@@ -20,6 +20,7 @@ INSTANCE_KINDS = ("tsp", "atsp", "vrp")
 TOUR_KINDS = ("tour", "sol")
 _FOLDER = (".tsp", ".atsp", ".vrp", ".tour", ".sol", ".csv", ".pkl")
 _TOUR_NAME = re.compile(r"(\.opt)?\.(tour|sol)$", re.IGNORECASE)
+_ORDER = "order"
 # The ATSP generator's file names carry the factor that made its real weights whole numbers.
 _SCALED = re.compile(r"problem_\d+_\d+_([1-9]\d{0,8})_\d+")
 
@@ -31,8 +32,13 @@ def read_any(
     solutions: Path | None = None,
     said: legacy.Untold = legacy.Untold(),  # noqa: B008 - it is frozen
     on_file: Callable[[Path], None] = lambda _: None,
+    *,
+    order: bool = False,
 ) -> Dataset | legacy.Checkpoint:
-    """One data set of all instances, or one checkpoint; `on_file` hears of every file before it is opened."""
+    """One data set of all instances, or one checkpoint; `on_file` hears of every file before it is opened.
+
+    `order`: the set tells which place its instances had in the files, for `as_given`.
+    """
     files, _ = expand([Path(p) for p in paths])
     kinds = []
     for file in files:
@@ -53,7 +59,18 @@ def read_any(
         items, solver = _with_solutions(items, solutions)
     else:
         items, solver = _unscale(items, None), "published" if any(item.tour for item in items) else ""
-    return _require(collect(items, solver=solver, attrs=_attrs(files, reader.notes)), problem)
+    attrs = _attrs(files, reader.notes)
+    attrs |= {_ORDER: " ".join(map(str, places(items)))} if order else {}
+    return _require(collect(items, solver=solver, attrs=attrs), problem)
+
+
+def as_given(found: Dataset) -> list[Item]:
+    """The instances in the order of their files, of a data set that was read with `order`."""
+    items = items_of(found)
+    at = [int(word) for word in str(found.attrs.get(_ORDER, "")).split() if word.isdecimal()]
+    if sorted(at) != list(range(len(items))):  # an HDF5 file's own blocks are its order
+        return items
+    return [item for _, item in sorted(zip(at, items, strict=True), key=lambda pair: pair[0])]
 
 
 def expand(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:

@@ -50,6 +50,7 @@ def read_safely(
     said: Untold = Untold(),  # noqa: B008 - it is frozen
     *,
     digests: Sequence[str] | None = None,
+    order: bool = False,
     memory: int = MEMORY,
     seconds: int = SECONDS,
 ) -> Dataset | Checkpoint:
@@ -64,6 +65,7 @@ def read_safely(
         "solutions": None if solutions is None else str(solutions),
         "said": vars(said),
         "digests": digests,
+        "order": order,
         "memory": memory,
         "seconds": seconds,
     }
@@ -152,7 +154,9 @@ def main() -> int:
         asked |= zip(copies, files, strict=True)
         given = copies.pop() if solutions else None
         said = Untold(**request["said"])
-        found = read.read_any(copies, request["problem"], request["capacity"], given, said, on_file)
+        found = read.read_any(
+            copies, request["problem"], request["capacity"], given, said, on_file, order=request["order"]
+        )
         if isinstance(found, Dataset):
             dataset.save(folder / "result.h5", found)
         else:

@@ -29,7 +29,7 @@ def task(problem: ProblemSection, count: int, seed: int, alias: str | None = Non
 def drawn(store: Store, manifest: Manifest) -> bool:
     """Whether a problem drew these instances, labelled, cut or attacked since: they have the scale a policy reads."""
     above = manifest.inputs.get("clean" if manifest.stage == "attack" else "data")
-    if manifest.stage not in ("label", "first", "attack") or above is None:
+    if manifest.stage not in ("label", "first", "known", "attack") or above is None:
         return manifest.stage == STAGE.name
     source = store.read(above.key)
     return source is not None and drawn(store, source)

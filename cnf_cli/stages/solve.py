@@ -35,21 +35,21 @@ def solve_files(
     distance_bias: Rates = (),
     force: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """One row per instance; without `policy` the one that fits the instance's size best, which is said.
+    """One row per instance, in the order of the files.
 
-    Without `augment` each is shown as many copies as the problem usually has. Solutions in `write_to` replace what is
-    there only by `force`.
+    Without `policy` the one that fits the instance's size best answers, which is said. Without `augment` each is shown
+    as many copies as the problem usually has. Solutions in `write_to` replace what is there only by `force`.
     """
     from cnf_cli import plugins
     from cnf_cli.bench.libraries import recognised
     from cnf_cli.formats.dataset import Dataset
-    from cnf_cli.formats.item import items_of
+    from cnf_cli.formats.read import as_given
     from cnf_cli.formats.sandbox import read_safely
     from cnf_cli.recipe.copies import copies
     from cnf_cli.training.machine import set_up
     from cnf_cli.training.stored_policies import load_models
 
-    found = read_safely(list(files), problem, capacity)
+    found = read_safely(list(files), problem, capacity, order=True)
     if not isinstance(found, Dataset):
         raise DataError(
             "this is a checkpoint, not an instance", at=str(files[0]), hint="`cnf import` takes it into the store"
@@ -60,7 +60,7 @@ def solve_files(
     about = plugins.params("problems", found.problem)
     assert issubclass(about, ProblemSection)
     shown = copies(about, about.usual_copies if augment is None else augment)
-    items = [recognised(item) for item in items_of(found)]
+    items = [recognised(item) for item in as_given(found)]
     files_of = solution_files.planned(write_to, items, force=force)
     chosen = _chosen(store, found.problem, items, policy, tell)
     for line in _far_off(store, items, chosen, 0 if any(distance_bias) else shown):

@@ -10,6 +10,7 @@ from cnf_cli.stages import (
     evaluate,
     first,
     imported,
+    known,
     label,
     pretrain,
     report,
@@ -24,6 +25,7 @@ from cnf_cli.store import Manifest
 STAGES: tuple[Stage, ...] = (
     data.STAGE,
     imported.STAGE,
+    known.STAGE,
     bench.STAGE,
     first.STAGE,
     label.STAGE,

@@ -96,3 +96,17 @@ def test_solve_knows_the_instances_of_the_libraries(tmp_path: Path) -> None:
     known = sorted(row["reference"] or 0 for row in rows.values())
     assert known == [0, 6859, 27591]
     assert all(row["gap_percent"] >= 0 for row in rows.values() if row["reference"])
+
+
+def test_a_librarys_instance_has_its_best_known_cost_as_reference(tmp_path: Path) -> None:
+    """`evaluate --data` of a library's file measures against what the library publishes, of others against a solver."""
+    file, own = tmp_path / "mine.tsp", csv_file(tmp_path, "own.csv", 9)
+    export.write(file, replace(embedded("tsp")["ulysses16"], cost=float("nan"), tour=()))
+    given = ("evaluate", "--data", str(file), "--data", str(own), "--aug", "1", "--reference", "farthest")
+    told = cnf_json(*given, store=tmp_path / "s")
+    first, second = told["instances"]
+    assert first["reference"] == 6859
+    assert first["gap_percent"]["zoo/tsp20"] == 100 * (first["cost"]["zoo/tsp20"] / 6859 - 1)
+    assert second["reference"] != 6859
+    (solved,) = cnf_json("solve", str(file), "--aug", "1", "--with", "zoo/tsp20", store=tmp_path / "s")["rows"]
+    assert (solved["reference"], solved["cost"]) == (6859, first["cost"]["zoo/tsp20"])

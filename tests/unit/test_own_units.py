@@ -279,3 +279,16 @@ def test_files_of_one_folder_are_answered_alike(tmp_path: Path) -> None:
     for item in items_of(five(rule="euclid")):
         (row,) = solve_files(store, [folder / f"{item.name}.csv"], given, RUNTIME, Silent())
         assert row["cost"] == together[item.name]
+
+
+def test_solve_lists_instances_in_the_order_of_the_files(tmp_path: Path) -> None:
+    """Whatever their sizes: the third file's row is the third."""
+    store = Store(tmp_path / "store")
+    given = policy(store, tmp_path)
+    items = [items_of(five(rule="euclid"))[k] for k in (2, 0, 3, 1)]
+    files = [tmp_path / f"{item.name}.csv" for item in items]
+    for file, item in zip(files, items, strict=True):
+        export.write(file, item)
+    rows = list(solve_files(store, files, given, RUNTIME, Silent()))
+    assert [row["name"] for row in rows] == ["c", "a", "d", "b"]
+    assert [row["nodes"] for row in rows] == [11, 8, 11, 8]
