@@ -14,8 +14,8 @@ struct Climb {
 };
 
 // The best tour seen replaces `tour`; the number of rounds made.
-template <class Descent>
-int64_t climb(Tour &tour, Descent &descent, const Matrix &d, const Climb &how, double least, Draws draws, Budget &budget) {
+template <class Moves>
+int64_t climb(Tour &tour, Descent<Moves> &descent, const Matrix &d, const Climb &how, double least, Draws draws, Budget &budget) {
     const int n = tour.size();
     for (int p = 0; p < n; ++p) descent.wake(tour.at(p));
     descent.run(tour);

@@ -5,10 +5,10 @@
 
 namespace cnf::search {
 
-// 2-opt and Or-opt, for distances that are the same both ways.
-class Symmetric {
+// What both kinds of moves share: `better` finds and makes one move around a node.
+template <class Moves> class Descent {
   public:
-    Symmetric(const Matrix &distances, const Neighbours &neighbours, double smallest, const int *stop)
+    Descent(const Matrix &distances, const Neighbours &neighbours, double smallest, const int *stop)
         : d(distances), near(neighbours), queue(distances.n, stop), least(smallest) {}
     void wake(int node) { queue.push(node); }
     // How much shorter the tour became.
@@ -16,12 +16,25 @@ class Symmetric {
         double gained = 0;
         while (!queue.done()) {
             const int node = queue.pop();
-            for (double gain = better(tour, node); gain > 0; gain = better(tour, node)) gained += gain;
+            for (double gain = moves().better(tour, node); gain > 0; gain = moves().better(tour, node)) gained += gain;
         }
         return gained;
     }
 
+  protected:
+    const Matrix &d;
+    const Neighbours &near;
+    Queue queue;
+    double least;
+
   private:
+    Moves &moves() { return static_cast<Moves &>(*this); }
+};
+
+// 2-opt and Or-opt, for distances that are the same both ways.
+class Symmetric : public Descent<Symmetric> {
+  public:
+    using Descent::Descent;
     // The first better move that joins node a to a neighbour c and gives up the edge from a to b, on either side.
     double better(Tour &tour, int a) {
         for (const bool back : {false, true}) {
@@ -36,6 +49,8 @@ class Symmetric {
         }
         return 0;
     }
+
+  private:
     double uncross(Tour &tour, int a, int b, int c, bool back, double saved) {
         const int e = back ? tour.prev(c) : tour.next(c);
         const double gain = saved + d(c, e) - d(b, e);
@@ -67,29 +82,12 @@ class Symmetric {
         }
         return 0;
     }
-
-    const Matrix &d;
-    const Neighbours &near;
-    Queue queue;
-    double least;
 };
 
 // Segment insertion, the one exchange of three edges that turns no path around, for distances that differ by direction.
-class Directed {
+class Directed : public Descent<Directed> {
   public:
-    Directed(const Matrix &distances, const Neighbours &neighbours, double smallest, const int *stop)
-        : d(distances), near(neighbours), queue(distances.n, stop), least(smallest) {}
-    void wake(int node) { queue.push(node); }
-    double run(Tour &tour) {
-        double gained = 0;
-        while (!queue.done()) {
-            const int node = queue.pop();
-            for (double gain = better(tour, node); gain > 0; gain = better(tour, node)) gained += gain;
-        }
-        return gained;
-    }
-
-  private:
+    using Descent::Descent;
     // a -> a2 ... b -> b2 ... c -> c2 becomes a -> b2 ... c -> a2 ... b -> c2.
     double better(Tour &tour, int a) {
         const int a2 = tour.next(a), from = tour.position(a), n = tour.size();
@@ -113,11 +111,6 @@ class Directed {
         }
         return 0;
     }
-
-    const Matrix &d;
-    const Neighbours &near;
-    Queue queue;
-    double least;
 };
 
 }  // namespace cnf::search
