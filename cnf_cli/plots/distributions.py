@@ -104,7 +104,7 @@ def draw(data: Sequence[Drawn]) -> Figure:
         shown = ax.imshow(one.density, origin="lower", extent=(0, 1, 0, 1), cmap=SEQUENTIAL, vmin=0, vmax=high)
         on_map(ax, "share of each map" if own else one.unit, left=own, bottom=last)
         ax.set_xticks([0, 0.5, 1])
-        ax.set_title(f"all {one.count} instances")
+        ax.set_title(f"all {one.count} instances" if one.count > 1 else "the one instance")
         axes[row][0].set_title(one.name)
         figure.colorbar(shown, ax=ax, label="nodes per even share")
     return figure
