@@ -32,12 +32,13 @@ def works() -> dict[str, Callable[[], object]]:
     tours, weight = engine.rollout(tables, one), torch.ones(1, 1)
     h, layers = batch(1, NODES, 128), stack(128, 8)
     points = Instance("tsp", np.random.default_rng(0).random((NODES, 2)))
+    distances = points.distances()
     walk = np.random.default_rng(1).permutation(NODES).tolist()
     return {
         "rollout": lambda: engine.rollout(tables, world),
         "score": lambda: [engine.score(tables, one, tours, weight) for _ in range(1000)],
         "layers": lambda: [engine.through(layers, h) for _ in range(100)],
-        "search": lambda: ils.improve(points, walk, seconds=60.0),
+        "search": lambda: ils._tours(points, distances, walk, 0, 60.0, 1),
     }
 
 

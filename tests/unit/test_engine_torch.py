@@ -325,7 +325,7 @@ def test_engines_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert get_engine("auto", "cuda").name == "torch"
     with pytest.raises(MissingDependency, match="CPU"):
         get_engine("native", "cuda")
-    monkeypatch.setattr("cnf_cli.engine._if_built", lambda: None)
+    monkeypatch.setattr("cnf_cli.engine._if_built", lambda threads: None)
     assert get_engine("auto", "cpu").name == "torch"
     with pytest.raises(MissingDependency) as caught:
         get_engine("native", "cpu")
