@@ -7,6 +7,7 @@ import signal
 # While the program is loaded there is nothing to save or to clean up: Ctrl-C ends it at once, without a traceback.
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+import gc  # noqa: E402
 import sys  # noqa: E402
 from contextlib import suppress  # noqa: E402
 
@@ -36,6 +37,7 @@ def main() -> None:
     asked = interrupt.stop_asked()
     if asked is not None and code != 128 + asked:  # whatever came of the command: it was asked to stop
         code = _told(interrupt.Interrupted(asked))
+    gc.freeze()  # else the interpreter looks through all of torch for garbage before it ends, longer than all that stops
     sys.exit(code)  # type: ignore[arg-type]
 
 

@@ -208,3 +208,11 @@ def test_completion_offers_aliases_recipes_and_kinds(tmp_path: Path, monkeypatch
     assert complete.recipes("recipes/") == ["recipes/x.toml"]
     assert "tsp" in complete.targets("t")
     assert "pomo" in complete.kinds("po")
+
+
+def test_the_end_of_a_command_looks_for_no_garbage() -> None:
+    """When the interpreter ends nothing is left that it would search: with torch loaded that took longer than a stop."""
+    code = "import atexit, gc; atexit.register(lambda: print(len(gc.get_objects()) < 1000 < gc.get_freeze_count()))\n"
+    code += "import sys; sys.argv = ['cnf', '--version']\nfrom cnf_cli.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "True"
