@@ -37,7 +37,7 @@ def main() -> None:
     asked = interrupt.stop_asked()
     if asked is not None and code != 128 + asked:  # whatever came of the command: it was asked to stop
         code = _told(interrupt.Interrupted(asked))
-    gc.freeze()  # else the interpreter looks through all of torch for garbage before it ends, longer than all that stops
+    gc.freeze()  # else the interpreter looks through all of torch for garbage, which takes longer than to stop
     sys.exit(code)  # type: ignore[arg-type]
 
 

@@ -211,7 +211,7 @@ def test_completion_offers_aliases_recipes_and_kinds(tmp_path: Path, monkeypatch
 
 
 def test_the_end_of_a_command_looks_for_no_garbage() -> None:
-    """When the interpreter ends nothing is left that it would search: with torch loaded that took longer than a stop."""
+    """When the interpreter ends nothing is left that it would search: with torch that took seconds."""
     code = "import atexit, gc; atexit.register(lambda: print(len(gc.get_objects()) < 1000 < gc.get_freeze_count()))\n"
     code += "import sys; sys.argv = ['cnf', '--version']\nfrom cnf_cli.__main__ import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
