@@ -64,7 +64,8 @@ def test_what_is_parsed_is_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path.write_text(A)
     hook = "import cnf_cli.formats.read as r\nwhole = r.read_any\n"
     hook += (
-        f"def late(*given):\n    open({str(path)!r}, 'w').write({B!r})\n    return whole(*given)\nr.read_any = late\n"
+        f"def late(*given, **named):\n    open({str(path)!r}, 'w').write({B!r})\n    return whole(*given, **named)\n"
+        "r.read_any = late\n"
     )
     hook += "import sys\nsys.addaudithook = lambda *_: None\n"  # which would keep the hook from changing the file
     (package / "sitecustomize.py").write_text(hook)

@@ -367,7 +367,7 @@ def run_child(tmp_path: Path, body: str, monkeypatch: pytest.MonkeyPatch, **limi
     """The error the parent raises when the reader in the child does `body` instead of reading."""
     package = tmp_path / "evil"
     package.mkdir()
-    hook = "import cnf_cli.formats.read as r\ndef evil(paths, *a):\n    a[-1](paths[0])\n"
+    hook = "import cnf_cli.formats.read as r\ndef evil(paths, *a, **named):\n    a[-1](paths[0])\n"
     hook += "".join(f"    {line}\n" for line in body.splitlines()) + "r.read_any = evil\n"
     (package / "sitecustomize.py").write_text(hook)
     monkeypatch.setenv("PYTHONPATH", str(package))
